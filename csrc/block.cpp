@@ -1,0 +1,70 @@
+#include "block.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include <executorch/runtime/core/device_allocator.h>
+
+#include "status.h"
+
+namespace runtime = executorch::runtime;
+
+namespace etcffi {
+
+std::string describe(const etcffi_device& device) {
+  const std::string type = device.type == ETCFFI_DeviceType_CPU ? "cpu"
+      : device.type == ETCFFI_DeviceType_CUDA                   ? "cuda"
+                                              : "device type " + std::to_string(device.type);
+  return type + ":" + std::to_string(device.index);
+}
+
+} // namespace etcffi
+
+using etcffi::Device;
+using etcffi::Ref;
+
+Ref<etcffi_block> etcffi_block::allocate(size_t nbytes, Device device) {
+  void* data = nullptr;
+  if (device.is_cpu()) {
+    if (nbytes > SIZE_MAX / 2) {
+      throw std::bad_alloc();
+    }
+    const size_t size = (nbytes + kRoom + kAlignment - 1) / kAlignment * kAlignment;
+    data = std::aligned_alloc(kAlignment, size);
+    if (data == nullptr) {
+      throw std::bad_alloc();
+    }
+    std::memset(data, 0, size);
+  } else {
+    runtime::DeviceAllocator* allocator = runtime::get_device_allocator(device.type());
+    if (allocator == nullptr) {
+      etcffi::fail(
+          ETCFFI_BadDevice,
+          "no allocator is registered for " + etcffi::describe(etcffi::to_c(device)) +
+              "; load the library that brings it (Runtime.load_library)");
+    }
+    auto result = allocator->allocate(nbytes == 0 ? 1 : nbytes, device.index());
+    etcffi::check(
+        result.error(),
+        "allocating " + std::to_string(nbytes) + " bytes on " +
+            etcffi::describe(etcffi::to_c(device)));
+    data = result.get();
+  }
+  return Ref<etcffi_block>::adopt(new etcffi_block(data, nbytes, device));
+}
+
+etcffi_block::~etcffi_block() {
+  if (device_.is_cpu()) {
+    std::free(data_);
+  } else {
+    runtime::get_device_allocator(device_.type())->deallocate(data_, device_.index());
+  }
+}
+
+bool etcffi_block::contains(const void* address, size_t size) const noexcept {
+  const auto begin = reinterpret_cast<uintptr_t>(data_);
+  const auto asked = reinterpret_cast<uintptr_t>(address);
+  return asked >= begin && asked - begin <= nbytes_ && size <= nbytes_ - (asked - begin);
+}

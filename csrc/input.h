@@ -1,0 +1,39 @@
+// One input of a method: what it was exported to take, the check of what it is given, and the memory of a
+// copy where one is needed.
+#pragma once
+
+#include <string>
+
+#include "block.h"
+#include "et_cffi.h"
+#include "ref.h"
+
+namespace etcffi {
+
+struct InputSlot {
+  int32_t tag = 0;
+  etcffi_tensor_info info{}; // of a tensor
+  std::string label; // "input 0 ('x')"
+  bool reaches_delegate = false;
+  // Whether a run may overwrite the planned memory that the input was copied into.
+  bool spent_by_run = false;
+
+  // The memory of an input that could not be pointed at. Who reads it: the runtime, in every run until the
+  // input is replaced. Kept for the next input of this slot, which is then copied over it.
+  Ref<etcffi_block> copy;
+};
+
+// Fails, naming the input and what to do, where `value` is not what the slot takes. On success a tensor's
+// shape, strides, dtype and device are those the method was exported for, within its bounds.
+void check_input(const InputSlot& slot, const etcffi_value& value);
+
+// The one rule of copying or pointing: whether the runtime may keep a pointer to this memory until the
+// input is replaced. Planned inputs are copied by the runtime itself, inside the call that sets them.
+// Otherwise the source must promise that its memory stays put and may be written, since a kernel may
+// write to its input; and a delegate may read in ways that only its own copy is prepared for.
+bool may_point_at(const InputSlot& slot, const etcffi_memory& memory);
+
+// The strides, in elements, that `sizes` have in `dim_order`.
+void strides_in_dim_order(int32_t ndim, const int64_t* sizes, const uint8_t* dim_order, int64_t* strides);
+
+} // namespace etcffi

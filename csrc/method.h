@@ -1,0 +1,116 @@
+// A loaded method: its memory, its inputs, one run after the other, its outputs.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <executorch/extension/memory_allocator/malloc_memory_allocator.h>
+#include <executorch/runtime/core/event_tracer.h>
+#include <executorch/runtime/core/hierarchical_allocator.h>
+#include <executorch/runtime/core/span.h>
+#include <executorch/runtime/executor/memory_manager.h>
+#include <executorch/runtime/executor/method.h>
+
+#include "block.h"
+#include "et_cffi.h"
+#include "input.h"
+#include "program.h"
+#include "ref.h"
+#include "status.h"
+#include "tensor.h"
+
+namespace etcffi {
+
+struct OutputSlot {
+  std::string label; // "output 0"
+  size_t nbytes = 0; // of a tensor, at its largest shape
+  Device device = DeviceType::CPU;
+  // A tensor without planned memory, which is no input and no earlier output either: giving an output that
+  // is an input a buffer of its own would move the input there too.
+  bool wants_memory = false;
+  // The output before this one that is the same value, whose memory it shares; or -1.
+  int32_t same_as = -1;
+
+  // Who writes here: the runtime, in the run under way. A new block for each run, so that a result that
+  // was handed over is never written through.
+  Ref<etcffi_block> fresh;
+  // What was handed over for the last run, cloned and lent, so that reading twice gives the same.
+  Ref<etcffi_tensor> cloned;
+  Ref<etcffi_tensor> lent;
+};
+
+} // namespace etcffi
+
+struct etcffi_method final : etcffi::Counted {
+  static etcffi::Ref<etcffi_method> load(etcffi_program* program, const char* name);
+
+  // guard(), for a call that may leave the method half way through something: once a check inside the
+  // runtime has failed, the method does not run again.
+  template <typename Body>
+  etcffi_status call(Body&& body) noexcept {
+    return etcffi::guard([&] {
+      try {
+        body();
+      } catch (const etcffi::RuntimeAbort&) {
+        broken_ = true;
+        throw;
+      }
+    });
+  }
+
+  void set_inputs(etcffi_value* values, size_t count);
+  void refuse_inputs();
+  void execute();
+  void get_outputs(bool clone, etcffi_value* values, size_t count);
+  etcffi::Ref<etcffi_tensor> get_attribute(const char* name);
+
+ private:
+  enum class Inputs {
+    kUnset,
+    kSet,
+    // A call was refused: the runtime may hold pointers of two calls. Nothing runs and nothing is read
+    // until a whole set is there.
+    kRefused,
+    // The last run overwrote planned inputs, so running again would read something else.
+    kSpent,
+  };
+
+  explicit etcffi_method(etcffi_program* program) : program_(program) {}
+  ~etcffi_method() override = default;
+
+  void load_method(const char* name, size_t index);
+  void describe_inputs(size_t index);
+  void describe_outputs(size_t index);
+  void require_usable() const;
+  void require_inputs() const;
+  void install(size_t index, etcffi_value& value);
+  etcffi::Ref<etcffi_tensor> make_result(const executorch::aten::Tensor& tensor, bool clone, etcffi_block* fresh);
+  template <typename List>
+  void write_items(const List& list, bool clone, etcffi_value& out);
+  void write_value(
+      const executorch::runtime::EValue& value,
+      bool clone,
+      etcffi::OutputSlot& slot,
+      etcffi_value& out);
+
+  // In this order: each is used by those below it until they are destroyed. The method reads the program's
+  // bytes, and its planned buffers, until its own destructor has run.
+  etcffi::Ref<etcffi_program> program_;
+  executorch::extension::MallocMemoryAllocator method_allocator_;
+  executorch::extension::MallocMemoryAllocator temp_allocator_;
+  std::vector<etcffi::Ref<etcffi_block>> planned_;
+  std::vector<executorch::runtime::Span<uint8_t>> spans_;
+  std::vector<etcffi::Device> devices_;
+  std::optional<executorch::runtime::HierarchicalAllocator> planned_memory_;
+  std::optional<executorch::runtime::MemoryManager> memory_manager_;
+  std::unique_ptr<executorch::runtime::EventTracer> event_tracer_;
+  std::vector<etcffi::InputSlot> inputs_;
+  std::vector<etcffi::OutputSlot> outputs_;
+  std::optional<executorch::runtime::Method> method_;
+
+  Inputs state_ = Inputs::kUnset;
+  bool executed_ = false;
+  bool broken_ = false;
+};

@@ -1,0 +1,55 @@
+"""Run ExecuTorch programs (.pte) with plain memory and no PyTorch.
+
+    from et_cffi import Runtime
+
+    method = Runtime.get().load_program("model.pte").load_method("forward")
+    result = method.execute([array])[0]
+    values = numpy.asarray(result)
+"""
+
+from __future__ import annotations
+
+import os
+
+from et_cffi import errors
+from et_cffi._lib import PACKAGE, ffi, lib
+from et_cffi.device import Device, DeviceType
+from et_cffi.dtypes import ScalarType
+from et_cffi.errors import ExecuTorchError
+from et_cffi.layout import lay_out
+from et_cffi.metadata import MethodMeta, TensorInfo
+from et_cffi.method import Method
+from et_cffi.program import Program, Verification
+from et_cffi.runtime import BackendRegistry, OperatorRegistry, Runtime
+from et_cffi.tensor_buffer import TensorBuffer
+
+__version__ = "0.1.0"
+
+# Which build this is, in the official binding's words: nothing here links libtorch.
+_links_torch = False
+
+__all__ = [
+    "BackendRegistry",
+    "Device",
+    "DeviceType",
+    "ExecuTorchError",
+    "Method",
+    "MethodMeta",
+    "OperatorRegistry",
+    "Program",
+    "Runtime",
+    "ScalarType",
+    "TensorBuffer",
+    "TensorInfo",
+    "Verification",
+    "errors",
+    "ffi",
+    "get_include",
+    "lay_out",
+    "lib",
+]
+
+
+def get_include() -> str:
+    """The directory that holds et_cffi.h, for a C or C++ program."""
+    return os.path.join(PACKAGE, "include")

@@ -1,0 +1,154 @@
+"""From what a caller passes to what the C layer takes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Optional
+
+from et_cffi._buffer import describe_buffer, is_buffer
+from et_cffi._dlpack import describe_dlpack
+from et_cffi._lib import ffi, lib
+from et_cffi._memory import Memory
+from et_cffi._torch import describe_torch
+from et_cffi.errors import ExecuTorchError, InputKindError, ShapeError
+from et_cffi.metadata import MethodMeta, TensorInfo
+from et_cffi.tensor_buffer import TensorBuffer, describe_result
+
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+
+def as_inputs(inputs: Any) -> Sequence[Any]:
+    """The inputs one by one: whatever holds memory counts as one, not as its rows.
+
+    Raises:
+        InputKindError: it is neither one input nor a sequence of them.
+    """
+    if isinstance(inputs, (list, tuple)):
+        return inputs
+    if inputs is None or isinstance(inputs, (TensorBuffer, str, int, float)):
+        return (inputs,)
+    if is_buffer(inputs) or hasattr(type(inputs), "__dlpack__"):
+        return (inputs,)
+    if isinstance(inputs, Sequence):
+        return tuple(inputs)
+    raise InputKindError(
+        f"the inputs are a {type(inputs).__name__}, and neither memory nor a sequence of inputs; pass an "
+        "array, or a list with one item for each input"
+    )
+
+
+class InputWriter:
+    """Describes a method's inputs, one after the other, in an array of etcffi_value."""
+
+    def __init__(self, meta: MethodMeta) -> None:
+        self._infos: list[Optional[TensorInfo]] = [
+            meta.input_tensor_meta(i) if meta.input_kind(i) == "Tensor" else None
+            for i in range(meta.num_inputs())
+        ]
+        self._kinds = [meta.input_kind(i) for i in range(meta.num_inputs())]
+        self._spare: list[Any] = []
+
+    @contextmanager
+    def values(self) -> Iterator[Any]:
+        """An array for one set of inputs. Each is used by one call at a time: a producer of an input may
+        use the method itself, in the middle of the call that asked it for its memory."""
+        values = self._spare.pop() if self._spare else ffi.new("etcffi_value[]", len(self._infos))
+        for value in values:
+            value.pointed_at = 0
+        yield values
+        self._spare.append(values)
+
+    def write(self, value: Any, index: int, source: Any) -> Optional[Memory]:
+        """Describes input `index`; the memory is the caller's to keep through the call that sets the inputs,
+        and then to release.
+
+        Raises:
+            ExecuTorchError: the source holds nothing that could be an input, and why.
+        """
+        info = self._infos[index]
+        try:
+            memory = None if info is None else _describe(source, info)
+            if memory is None:
+                return _write_scalar(value, self._kinds[index], source)
+            try:
+                _write_memory(value, memory)
+            except BaseException:
+                memory.release()
+                raise
+            return memory
+        except ExecuTorchError as error:
+            name = f" ('{info.name}')" if info is not None and info.name else ""
+            error.args = (f"input {index}{name}: {error}", *error.args[1:])
+            raise
+
+def _write_memory(value: Any, memory: Memory) -> None:
+    shape = memory.shape
+    if len(shape) > lib.ETCFFI_MAX_DIM:
+        raise ShapeError(
+            f"it has {len(shape)} dimensions, and the runtime describes at most {lib.ETCFFI_MAX_DIM}"
+        )
+    value.tag = lib.ETCFFI_Tag_Tensor
+    c_memory = value.memory
+    c_memory.data = ffi.cast("void *", memory.address)
+    c_memory.nbytes = memory.nbytes
+    c_memory.scalar_type = memory.scalar_type
+    c_memory.ndim = len(shape)
+    c_memory.device.type, c_memory.device.index = memory.device
+    c_memory.flags = lib.ETCFFI_PINNED if memory.pinned else 0
+    c_memory.has_strides = 1
+    try:
+        c_memory.sizes[0 : len(shape)] = shape
+        c_memory.strides[0 : len(shape)] = memory.strides
+    except OverflowError as error:
+        raise ShapeError(f"its shape {shape} has sizes or strides beyond 64 bits") from error
+
+
+def _write_scalar(value: Any, kind: str, source: Any) -> Optional[Memory]:
+    """Describes a value that is no tensor. Only a str has memory to keep."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(source, numpy.generic):
+        source = source.item()
+    if source is None:
+        value.tag = lib.ETCFFI_Tag_None
+    elif isinstance(source, bool):  # before int, which it is too
+        value.tag, value.as_int = lib.ETCFFI_Tag_Bool, source
+    elif isinstance(source, int):
+        if not _INT64_MIN <= source <= _INT64_MAX:
+            raise InputKindError(f"the int {source} does not fit the 64 bits that the runtime has for it")
+        if kind == "Double":
+            value.tag, value.as_double = lib.ETCFFI_Tag_Double, float(source)
+        else:
+            value.tag, value.as_int = lib.ETCFFI_Tag_Int, source
+    elif isinstance(source, float):
+        value.tag, value.as_double = lib.ETCFFI_Tag_Double, source
+    elif isinstance(source, str):
+        data = source.encode("utf-8", "surrogatepass")
+        view = memoryview(data)
+        value.tag, value.as_string, value.size = lib.ETCFFI_Tag_String, ffi.from_buffer(view), len(data)
+        return Memory(0, len(data), 0, (), (), view, pinned=False)
+    else:
+        wanted = {"Tensor": "a tensor", "Double": "a float", "Int": "an int", "Bool": "a bool"}
+        raise InputKindError(
+            f"it is a {type(source).__name__}, and the method takes {wanted.get(kind, kind)}"
+            + (
+                "; pass an array, a buffer, a DLPack producer or a torch tensor (numpy.asarray makes an "
+                "array of most things)"
+                if kind == "Tensor"
+                else ""
+            )
+        )
+    return None
+
+
+def _describe(source: Any, info: TensorInfo) -> Optional[Memory]:
+    """The one description that the three ways in, and a result passed back in, all end with."""
+    memory = describe_result(source)
+    if memory is None:
+        memory = describe_torch(source)
+    if memory is None:
+        memory = describe_buffer(source, info)
+    if memory is None:
+        memory = describe_dlpack(source)
+    return memory

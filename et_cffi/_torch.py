@@ -1,0 +1,113 @@
+"""torch tensors, in and out, through torch's Python API: nothing of torch is linked, nor ever imported."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Optional
+
+from et_cffi._memory import Memory
+from et_cffi.device import Device, DeviceType
+from et_cffi.dtypes import BY_NAME, DTYPES
+from et_cffi.errors import DeviceError, DtypeError, InputKindError, MemoryMissingError, ShapeError
+
+if TYPE_CHECKING:
+    from et_cffi.tensor_buffer import TensorBuffer
+
+
+def loaded_torch() -> Optional[Any]:
+    """torch, where the process has it. It is not imported to find out: that would load libtorch."""
+    torch = sys.modules.get("torch")
+    return torch if getattr(torch, "Tensor", None) is not None else None
+
+
+def describe_torch(source: Any) -> Optional[Memory]:
+    """The memory of a torch tensor, or None for anything else.
+
+    Raises:
+        InputKindError: memory that does not hold the values that the tensor shows (a pending negation or
+            conjugation), or that is none (sparse, quantized, nested, meta and fake tensors).
+        DtypeError, DeviceError: a dtype or a device that the runtime cannot name.
+        ShapeError, MemoryMissingError: what the tensor says of itself does not agree.
+    """
+    torch = loaded_torch()
+    # The class itself is asked, not a name or an attribute, which any object can carry.
+    if torch is None or torch.Tensor not in type(source).__mro__:
+        return None
+    # Called on the class, so that a subclass's own version of them says nothing.
+    tensor = torch.Tensor
+    _refuse_what_holds_no_values(torch, source)
+    name = str(source.dtype).rpartition(".")[2]
+    scalar_type = BY_NAME.get(name)
+    if scalar_type is None:
+        raise DtypeError(f"its dtype {name} is none that the runtime knows; convert it first")
+    device = source.device
+    if device.type not in {"cpu", "cuda"}:
+        raise DeviceError(f"it is on {device}, which the runtime cannot name; move it to the cpu first")
+    itemsize = tensor.element_size(source)
+    shape, strides = tuple(tensor.size(source)), tuple(tensor.stride(source))
+    if len(shape) != len(strides) or itemsize != DTYPES[scalar_type].itemsize:
+        raise ShapeError("its shape, strides and dtype disagree, so its layout cannot be read")
+    address, nbytes = _extent(tensor, source, shape, strides, itemsize)
+    return Memory(
+        address,
+        nbytes,
+        scalar_type,
+        shape,
+        strides,
+        source,
+        # The tensor can be resized, or its storage replaced, while the object stays alive.
+        pinned=False,
+        device=Device(DeviceType[device.type.upper()], device.index or 0),
+    )
+
+
+def _refuse_what_holds_no_values(torch: Any, source: Any) -> None:
+    tensor = torch.Tensor
+    fake = sys.modules.get("torch._subclasses.fake_tensor")
+    if fake is not None and isinstance(source, fake.FakeTensor):
+        raise InputKindError("it is a fake tensor, which has no values")
+    functorch = getattr(torch._C, "_functorch", None)
+    if functorch is not None and functorch.is_functorch_wrapped_tensor(source):
+        raise InputKindError("it is wrapped by a torch.func transform, which has no memory of its own")
+    if source.layout is not torch.strided:
+        raise InputKindError(f"it has the layout {source.layout}; make it dense first (.to_dense())")
+    if source.is_quantized:
+        raise InputKindError("it is a quantized tensor; pass its .int_repr()")
+    if source.is_nested:
+        raise InputKindError("it is a nested tensor; pad it first")
+    if source.device.type == "meta":
+        raise InputKindError("it is on the meta device, where tensors have no values")
+    # torch applies the sign when something reads the tensor, so the memory holds other values.
+    if tensor.is_neg(source):
+        raise InputKindError("it is a negated view, whose sign is pending; call .resolve_neg() first")
+    if tensor.is_conj(source):
+        raise InputKindError("it is a conjugated view, whose sign is pending; call .resolve_conj() first")
+
+
+def _extent(
+    tensor: Any, source: Any, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
+) -> tuple[int, int]:
+    """The first element's address, and the bytes from there to the end of the storage."""
+    address = tensor.data_ptr(source)
+    if 0 in shape:
+        return address, 0
+    storage = tensor.untyped_storage(source)
+    offset = tensor.storage_offset(source) * itemsize
+    room = storage.nbytes() - offset
+    last = sum((size - 1) * stride for size, stride in zip(shape, strides)) * itemsize
+    if address == 0 or storage.data_ptr() == 0:
+        raise MemoryMissingError("it has elements but no memory")
+    if address != storage.data_ptr() + offset or last + itemsize > room:
+        raise MemoryMissingError(
+            f"its storage of {storage.nbytes()} bytes does not hold what its shape {shape} and strides "
+            f"{strides} describe"
+        )
+    return address, room
+
+
+def to_torch(torch: Any, buffer: TensorBuffer) -> Any:
+    """A torch tensor over the same memory, which it keeps alive; the buffer itself where torch cannot name
+    its dtype."""
+    if not DTYPES[buffer.dtype].in_dlpack:
+        return buffer
+    return torch.utils.dlpack.from_dlpack(buffer.__dlpack__())

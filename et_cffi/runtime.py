@@ -1,0 +1,120 @@
+"""The runtime: what it can run, and loading programs."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+from et_cffi._buffer import is_buffer
+from et_cffi._lib import LIBRARY_DIR, ffi, lib, text
+from et_cffi._log import forward_log
+from et_cffi.errors import check
+from et_cffi.program import Program, Verification, program_from_buffer, program_from_path
+
+_SUFFIX = ".dylib" if os.uname().sysname == "Darwin" else ".so"
+
+# The bundled libraries that register something as they load, each with a kernel or backend that tells
+# whether another copy of it has registered already: registering twice ends the process, inside dlopen,
+# where nothing can catch it.
+_BUNDLED = (
+    ("libexecutorch_kernels_optimized", lib.etcffi_has_kernel, b"aten::add.out"),
+    ("libexecutorch_kernels_quantized", lib.etcffi_has_kernel, b"quantized_decomposed::dequantize_per_tensor.out"),
+    ("libexecutorch_backend_xnnpack", lib.etcffi_has_backend, b"XnnpackBackend"),
+)
+
+
+class BackendRegistry:
+    """The backends that are registered."""
+
+    @property
+    def registered_backend_names(self) -> list[str]:
+        """Their names, in the order of their registration."""
+        return _names(lib.etcffi_num_backends(), lib.etcffi_backend_name)
+
+    def is_available(self, backend_name: str) -> bool:
+        """Whether a backend of that name is registered."""
+        return bool(lib.etcffi_has_backend(backend_name.encode()))
+
+
+class OperatorRegistry:
+    """The operators that have a kernel."""
+
+    @property
+    def operator_names(self) -> set[str]:
+        """Their names, such as "aten::add.out"."""
+        return set(_names(lib.etcffi_num_kernels(), lib.etcffi_kernel_name))
+
+
+class Runtime:
+    """The ExecuTorch runtime of this process. `Runtime.get()` gives the only one.
+
+    Attributes:
+        backend_registry: the backends that are registered.
+        operator_registry: the operators that have a kernel.
+    """
+
+    @staticmethod
+    @functools.lru_cache(maxsize=1)
+    def get() -> Runtime:
+        """The runtime, with the CPU kernels, the quantized kernels and XNNPACK loaded."""
+        return Runtime()
+
+    def __init__(self) -> None:
+        for name, has, witness in _BUNDLED:
+            if not has(witness):
+                check(lib.etcffi_load_library(os.fsencode(os.path.join(LIBRARY_DIR, name + _SUFFIX))))
+        forward_log()
+        self.backend_registry = BackendRegistry()
+        self.operator_registry = OperatorRegistry()
+
+    def load_program(
+        self, data: Any, *, verification: Verification = Verification.InternalConsistency
+    ) -> Program:
+        """Loads a program.
+
+        Args:
+            data: a path (str or os.PathLike), whose file is mapped and must not change while it is loaded;
+                bytes or another read-only buffer, which is read in place and kept; a writable buffer
+                (bytearray, an array), which is copied; or a file object opened for reading bytes.
+            verification: how much the runtime checks.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            InvalidProgramError: the data is no whole program of this version.
+            TypeError: `data` is none of these.
+        """
+        if isinstance(data, (str, os.PathLike)):
+            return program_from_path(os.fsdecode(data), verification)
+        if is_buffer(data):
+            return program_from_buffer(data, verification)
+        if hasattr(data, "read"):
+            content = data.read()
+            if not isinstance(content, bytes):
+                raise TypeError(
+                    f"the file gives {type(content).__name__}, not bytes; open it in binary mode ('rb')"
+                )
+            return program_from_buffer(content, verification)
+        raise TypeError(
+            f"a program is loaded from a path, a buffer or a file object, not from a {type(data).__name__}"
+        )
+
+    def load_library(self, path: Any) -> None:
+        """Loads a shared library of kernels or of a backend, which registers itself.
+
+        Args:
+            path: the library's file (str or os.PathLike).
+
+        Raises:
+            ExecuTorchError: it cannot be loaded, and the loader's reason.
+        """
+        check(lib.etcffi_load_library(os.fsencode(path)))
+        forward_log()
+
+
+def _names(count: int, name_at: Any) -> list[str]:
+    names, name = [], ffi.new("char const **")
+    for index in range(count):
+        check(name_at(index, name))
+        names.append(text(name[0]))
+    return names

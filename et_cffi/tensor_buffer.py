@@ -1,0 +1,194 @@
+"""What a method returns where there is no torch: memory, lent out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional
+
+from et_cffi._lib import address_of, capsule, ffi, lib
+from et_cffi._memory import Memory
+from et_cffi.device import Device, DeviceType
+from et_cffi.dtypes import DTYPES, ScalarType
+from et_cffi.errors import DeviceError, check
+
+
+class TensorBuffer:
+    """A tensor's memory, with a shape, a dtype and strides. It holds numbers and does no arithmetic.
+
+    `numpy.asarray(buffer)` reads the same memory without a copy, and so does every consumer of DLPack
+    (`torch.from_dlpack(buffer)`). The memory lives as long as the buffer or anything made of it.
+    """
+
+    __slots__ = ("__weakref__", "_memory", "_tensor")
+
+    def __init__(self, tensor: Any) -> None:
+        # Who reads this memory: whoever holds this object or a view of it. The cdata owns one reference.
+        self._tensor = tensor
+        self._memory = lib.etcffi_tensor_memory(tensor)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of each dimension."""
+        memory = self._memory
+        return tuple(memory.sizes[0 : memory.ndim])
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """The bytes from one element to the next, in each dimension."""
+        memory, itemsize = self._memory, self.itemsize
+        return tuple(stride * itemsize for stride in memory.strides[0 : memory.ndim])
+
+    @property
+    def dtype(self) -> ScalarType:
+        """The type of the elements."""
+        return ScalarType(self._memory.scalar_type)
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions it has."""
+        return int(self._memory.ndim)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return DTYPES[self.dtype].itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return int(self._memory.nbytes)
+
+    @property
+    def device(self) -> Device:
+        """Where the memory is."""
+        device = self._memory.device
+        return Device(DeviceType(device.type), device.index)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """numpy's description of the memory. A dtype that it has no name for (bfloat16, say) is presented
+        as the unsigned integer of the same width, in its own shape.
+
+        Raises:
+            DeviceError: the host cannot read the memory.
+        """
+        self._require_host("read as an array")
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "typestr": DTYPES[self.dtype].typestr,
+            "data": (address_of(self._memory.data), False),
+            "strides": self.strides,
+        }
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """The buffer protocol of Python 3.12 and newer.
+
+        Raises:
+            DeviceError: the host cannot read the memory.
+        """
+        return self._view()
+
+    def tobytes(self) -> bytes:
+        """The elements' bytes, in the order of the shape (the last dimension fastest).
+
+        Raises:
+            DeviceError: the host cannot read the memory.
+        """
+        return self._view().tobytes()
+
+    def _view(self) -> memoryview:
+        import numpy  # a memoryview with strides cannot be made without it
+
+        return memoryview(numpy.asarray(_ArrayInterface(self)))
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's (device type, device id): (1, 0) is the host."""
+        device = self.device
+        return (1 if device.type is DeviceType.CPU else 2, device.index)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: Optional[tuple[int, int]] = None,
+        dl_device: Optional[tuple[int, int]] = None,
+        copy: Optional[bool] = None,
+    ) -> Any:
+        """A DLPack capsule over the same memory, as the Python array API standard describes it.
+
+        Args:
+            stream: None; the memory is ready to be read.
+            max_version: the highest DLPack version the consumer understands; from (1, 0) on it gets a
+                versioned capsule.
+            dl_device: None, or where the memory is.
+            copy: True for a capsule over a copy; False or None for one over this memory.
+
+        Raises:
+            DeviceError: another device is asked for, or a stream on the host.
+            DtypeError: DLPack has no name for the dtype.
+        """
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise DeviceError(f"the memory is on {self.device}, and DLPack device {dl_device} was asked for")
+        if stream is not None:
+            raise DeviceError("memory on the host has no stream; pass stream=None")
+        tensor, flags = self._tensor, 0
+        if copy:
+            made = ffi.new("etcffi_tensor **")
+            check(lib.etcffi_tensor_clone(tensor, made))
+            tensor, flags = ffi.gc(made[0], lib.etcffi_tensor_release), lib.ETCFFI_DLPACK_IS_COPIED
+        # The capsule refers to the C tensor and not to this object, so its deleter needs no interpreter.
+        if max_version is not None and tuple(max_version) >= (1, 0):
+            managed = ffi.new("DLManagedTensorVersioned **")
+            check(lib.etcffi_tensor_to_dlpack_versioned(tensor, flags, managed))
+            return _wrap(managed[0], True)
+        managed = ffi.new("DLManagedTensor **")
+        check(lib.etcffi_tensor_to_dlpack(tensor, managed))
+        return _wrap(managed[0], False)
+
+    def _require_host(self, what: str) -> None:
+        if self._memory.device.type != lib.ETCFFI_DeviceType_CPU:
+            raise DeviceError(
+                f"the memory is on {self.device}, which the host cannot read: it cannot be {what} without "
+                "being copied to the host first; pass it on through DLPack to keep it where it is"
+            )
+
+    def __repr__(self) -> str:
+        device = "" if self._memory.device.type == lib.ETCFFI_DeviceType_CPU else f", device={self.device}"
+        return f"TensorBuffer(shape={self.shape}, dtype={self.dtype}{device})"
+
+
+class _ArrayInterface:
+    """What numpy needs of a TensorBuffer, without its buffer protocol, which is made of this."""
+
+    def __init__(self, buffer: TensorBuffer) -> None:
+        self.buffer = buffer
+        self.__array_interface__ = buffer.__array_interface__
+
+
+def _wrap(managed: Any, versioned: bool) -> Any:
+    try:
+        return capsule.wrap(address_of(managed), versioned)
+    except BaseException:
+        managed.deleter(managed)
+        raise
+
+
+def describe_result(source: Any) -> Optional[Memory]:
+    """The memory of a result that goes straight back in, or None for anything else."""
+    if type(source) is not TensorBuffer:
+        return None
+    memory = source._memory
+    return Memory(
+        address_of(memory.data),
+        memory.nbytes,
+        memory.scalar_type,
+        tuple(memory.sizes[0 : memory.ndim]),
+        tuple(memory.strides[0 : memory.ndim]),
+        source,
+        # Its block is neither resized nor freed while the buffer is held.
+        pinned=True,
+        device=source.device,
+    )
+
+
