@@ -1,7 +1,6 @@
 #include "block.h"
 
 #include <cstdlib>
-#include <cstring>
 #include <new>
 #include <string>
 
@@ -26,17 +25,19 @@ using etcffi::Device;
 using etcffi::Ref;
 
 Ref<etcffi_block> etcffi_block::allocate(size_t nbytes, Device device) {
+  void* allocation = nullptr;
   void* data = nullptr;
   if (device.is_cpu()) {
     if (nbytes > SIZE_MAX / 2) {
       throw std::bad_alloc();
     }
-    const size_t size = (nbytes + kRoom + kAlignment - 1) / kAlignment * kAlignment;
-    data = std::aligned_alloc(kAlignment, size);
-    if (data == nullptr) {
+    // calloc and not aligned_alloc with memset: pages that nobody writes to are then never touched.
+    allocation = std::calloc(1, nbytes + kRoom + kAlignment);
+    if (allocation == nullptr) {
       throw std::bad_alloc();
     }
-    std::memset(data, 0, size);
+    const auto address = reinterpret_cast<uintptr_t>(allocation);
+    data = static_cast<char*>(allocation) + (kAlignment - address % kAlignment) % kAlignment;
   } else {
     runtime::DeviceAllocator* allocator = runtime::get_device_allocator(device.type());
     if (allocator == nullptr) {
@@ -50,16 +51,16 @@ Ref<etcffi_block> etcffi_block::allocate(size_t nbytes, Device device) {
         result.error(),
         "allocating " + std::to_string(nbytes) + " bytes on " +
             etcffi::describe(etcffi::to_c(device)));
-    data = result.get();
+    allocation = data = result.get();
   }
-  return Ref<etcffi_block>::adopt(new etcffi_block(data, nbytes, device));
+  return Ref<etcffi_block>::adopt(new etcffi_block(allocation, data, nbytes, device));
 }
 
 etcffi_block::~etcffi_block() {
   if (device_.is_cpu()) {
-    std::free(data_);
+    std::free(allocation_);
   } else {
-    runtime::get_device_allocator(device_.type())->deallocate(data_, device_.index());
+    runtime::get_device_allocator(device_.type())->deallocate(allocation_, device_.index());
   }
 }
 
@@ -67,4 +68,12 @@ bool etcffi_block::contains(const void* address, size_t size) const noexcept {
   const auto begin = reinterpret_cast<uintptr_t>(data_);
   const auto asked = reinterpret_cast<uintptr_t>(address);
   return asked >= begin && asked - begin <= nbytes_ && size <= nbytes_ - (asked - begin);
+}
+
+size_t etcffi_block::readable_from(const void* address) const noexcept {
+  if (!contains(address, 0)) {
+    return 0;
+  }
+  const size_t offset = reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(data_);
+  return nbytes_ - offset + (device_.is_cpu() ? kRoom : 0);
 }

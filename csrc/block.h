@@ -43,14 +43,17 @@ struct etcffi_block final : etcffi::Counted {
   const etcffi::Device& device() const noexcept {
     return device_;
   }
+  // The bytes that may be read from `address` on; kRoom more on the host than were asked for.
+  size_t readable_from(const void* address) const noexcept;
   // Whether [address, address + size) lies in this block.
   bool contains(const void* address, size_t size) const noexcept;
 
  private:
-  etcffi_block(void* data, size_t nbytes, etcffi::Device device)
-      : data_(data), nbytes_(nbytes), device_(device) {}
+  etcffi_block(void* allocation, void* data, size_t nbytes, etcffi::Device device)
+      : allocation_(allocation), data_(data), nbytes_(nbytes), device_(device) {}
   ~etcffi_block() override;
 
+  void* allocation_; // what is given back; data_ is the first aligned address in it
   void* data_;
   size_t nbytes_;
   etcffi::Device device_;

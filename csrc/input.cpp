@@ -1,6 +1,8 @@
 #include "input.h"
 
 #include <climits>
+#include <map>
+#include <mutex>
 
 #include <executorch/runtime/core/tag.h>
 
@@ -162,12 +164,40 @@ void check_input(const InputSlot& slot, const etcffi_value& value) {
   }
 }
 
-bool may_point_at(const InputSlot& slot, const etcffi_memory& memory) {
-  if (slot.info.is_memory_planned || (memory.flags & ETCFFI_PINNED) == 0 || memory.data == nullptr) {
+bool may_point_at(const InputSlot& slot, const etcffi_memory& memory, size_t nbytes) {
+  if (slot.info.is_memory_planned != 0 || (memory.flags & ETCFFI_PINNED) == 0 || memory.data == nullptr) {
     return false;
   }
-  const auto itemsize = static_cast<uintptr_t>(dtype_of(memory.scalar_type).itemsize);
-  return !slot.reaches_delegate && reinterpret_cast<uintptr_t>(memory.data) % itemsize == 0;
+  const auto address = reinterpret_cast<uintptr_t>(memory.data);
+  return !slot.needs_unknown && memory.nbytes - nbytes >= slot.needs_padding &&
+      address % slot.needs_alignment == 0 &&
+      address % static_cast<uintptr_t>(dtype_of(memory.scalar_type).itemsize) == 0;
+}
+
+namespace {
+std::mutex needs_mutex;
+std::map<std::string, BackendNeeds>& needs_by_backend() {
+  // XNNPACK's micro-kernels may read XNN_EXTRA_BYTES past the end of an input (its public header).
+  static std::map<std::string, BackendNeeds> needs = {{"XnnpackBackend", {16, 1}}};
+  return needs;
+}
+} // namespace
+
+std::optional<BackendNeeds> needs_of_backend(const std::string& backend) {
+  std::lock_guard<std::mutex> lock(needs_mutex);
+  const auto found = needs_by_backend().find(backend);
+  return found == needs_by_backend().end() ? std::nullopt : std::optional(found->second);
 }
 
 } // namespace etcffi
+
+etcffi_status etcffi_set_backend_needs(const char* backend, size_t padding, size_t alignment) {
+  using namespace etcffi;
+  return guard([&] {
+    if (alignment == 0 || (alignment & (alignment - 1)) != 0) {
+      fail(ETCFFI_BadArgument, "an alignment is a power of two, and not " + std::to_string(alignment));
+    }
+    std::lock_guard<std::mutex> lock(needs_mutex);
+    needs_by_backend()[backend] = {padding, alignment};
+  });
+}

@@ -1,5 +1,6 @@
 #include "method.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include <executorch/runtime/backend/interface.h>
@@ -168,7 +169,14 @@ void etcffi_method::describe_inputs(size_t index) {
       // resized by each input, and no longer says what the method was exported for.
       slot.info = program_->tensor_info(index, ETCFFI_INPUT, i);
       slot.spent_by_run = planned_memory_is_reused(program_->plan(index), i);
-      slot.reaches_delegate = meta.num_backends() > 0;
+      for (const std::string& backend : backends_reached(program_->plan(index), i)) {
+        const auto needs = needs_of_backend(backend);
+        slot.needs_unknown = slot.needs_unknown || !needs;
+        if (needs) {
+          slot.needs_padding = std::max(slot.needs_padding, needs->padding);
+          slot.needs_alignment = std::max(slot.needs_alignment, needs->alignment);
+        }
+      }
     }
     slot.label = label("input", i, slot.info);
   }
@@ -296,7 +304,7 @@ void etcffi_method::install(size_t index, etcffi_value& value) {
     nbytes *= static_cast<size_t>(memory.sizes[i]);
   }
   void* data = memory.data;
-  const bool pointed_at = may_point_at(slot, memory);
+  const bool pointed_at = may_point_at(slot, memory, nbytes);
   if (!pointed_at && (slot.info.is_memory_planned == 0 || data == nullptr)) {
     if (!slot.copy || slot.copy->nbytes() < nbytes) {
       slot.copy = etcffi_block::allocate(

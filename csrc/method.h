@@ -1,6 +1,7 @@
 // A loaded method: its memory, its inputs, one run after the other, its outputs.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,6 +52,15 @@ struct etcffi_method final : etcffi::Counted {
   template <typename Body>
   etcffi_status call(Body&& body) noexcept {
     return etcffi::guard([&] {
+      if (in_use_.exchange(true, std::memory_order_acquire)) {
+        etcffi::fail(ETCFFI_Busy, "the method is being used by another thread; load one for each thread");
+      }
+      struct Leave {
+        std::atomic<bool>& in_use;
+        ~Leave() {
+          in_use.store(false, std::memory_order_release);
+        }
+      } leave{in_use_};
       try {
         body();
       } catch (const etcffi::RuntimeAbort&) {
@@ -113,4 +123,5 @@ struct etcffi_method final : etcffi::Counted {
   Inputs state_ = Inputs::kUnset;
   bool executed_ = false;
   bool broken_ = false;
+  std::atomic<bool> in_use_{false};
 };

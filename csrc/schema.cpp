@@ -1,6 +1,8 @@
 #include "schema.h"
 
+#include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "dtype.h"
 #include "schema/program_generated.h"
@@ -182,6 +184,60 @@ bool planned_memory_is_reused(const fb::ExecutionPlan* plan, size_t input) {
     }
   }
   return false;
+}
+
+namespace {
+
+// Kernels write to memory of their own. Those of the runtime itself do not: et_view makes its output a view
+// of its input.
+bool shares_memory(const fb::ExecutionPlan* plan, const fb::KernelCall* call) {
+  const auto* operators = plan->operators();
+  const auto index = static_cast<flatbuffers::uoffset_t>(call->op_index());
+  if (operators == nullptr || index >= operators->size() || operators->Get(index)->name() == nullptr) {
+    return true;
+  }
+  return operators->Get(index)->name()->str().rfind("executorch_prim::", 0) == 0;
+}
+
+using Indices = flatbuffers::Vector<int32_t>;
+
+bool meets(const Indices* args, const std::set<int32_t>& values) {
+  return args != nullptr &&
+      std::any_of(args->begin(), args->end(), [&](int32_t arg) { return values.count(arg) > 0; });
+}
+
+} // namespace
+
+std::vector<std::string> backends_reached(const fb::ExecutionPlan* plan, size_t input) {
+  const std::vector<std::string> backends = backend_names(plan);
+  std::set<std::string> reached;
+  std::set<int32_t> values = {value_index(plan, ETCFFI_INPUT, input)};
+  // Until nothing is added: a jump may lead back to an instruction before.
+  for (size_t before = 0; before != values.size() && plan->chains() != nullptr;) {
+    before = values.size();
+    for (const auto* chain : *plan->chains()) {
+      if (chain->instructions() == nullptr) {
+        continue;
+      }
+      for (const auto* instruction : *chain->instructions()) {
+        if (const auto* kernel = instruction->instr_args_as_KernelCall()) {
+          if (meets(kernel->args(), values) && shares_memory(plan, kernel)) {
+            values.insert(kernel->args()->begin(), kernel->args()->end());
+          }
+        } else if (const auto* move = instruction->instr_args_as_MoveCall()) {
+          if (values.count(move->move_from()) > 0) {
+            values.insert(move->move_to());
+          }
+        } else if (const auto* delegate = instruction->instr_args_as_DelegateCall()) {
+          const auto index = static_cast<size_t>(delegate->delegate_index());
+          if (index < backends.size() && meets(delegate->args(), values)) {
+            reached.insert(backends[index]);
+          }
+        }
+      }
+    }
+  }
+  return {reached.begin(), reached.end()};
 }
 
 size_t num_instructions(const fb::ExecutionPlan* plan) {

@@ -50,6 +50,10 @@ Device device_of(const fb::Tensor* tensor);
 // Whether an input's planned memory is given to another value too, so that a run overwrites the input.
 bool planned_memory_is_reused(const fb::ExecutionPlan* plan, size_t input);
 
+// The backends whose delegates may read an input's memory: as an argument of their own, or through a value
+// that shares it (a view of the input, or a moved value).
+std::vector<std::string> backends_reached(const fb::ExecutionPlan* plan, size_t input);
+
 size_t num_instructions(const fb::ExecutionPlan* plan);
 
 // The names of all operators and of all backends that a method uses, as the registries spell them.

@@ -246,6 +246,8 @@ const char* etcffi_status_name(etcffi_status status) {
       return "InputsIncomplete";
     case ETCFFI_NotExecuted:
       return "NotExecuted";
+    case ETCFFI_Busy:
+      return "Busy";
     case ETCFFI_MethodBroken:
       return "MethodBroken";
     default: {

@@ -70,6 +70,10 @@ const etcffi_memory* etcffi_tensor_memory(const etcffi_tensor* tensor) {
   return &tensor->memory;
 }
 
+size_t etcffi_tensor_readable(const etcffi_tensor* tensor) {
+  return tensor->block->readable_from(tensor->memory.data);
+}
+
 etcffi_status etcffi_tensor_clone(const etcffi_tensor* tensor, etcffi_tensor** out) {
   return guard([&] {
     etcffi_memory memory = tensor->memory;

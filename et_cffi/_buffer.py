@@ -71,7 +71,6 @@ def _describe_view(view: memoryview, info: TensorInfo, scalar_type: Optional[Sca
                 "contiguous first"
             )
         strides = tuple(stride // itemsize for stride in strides)
-    exporter = view.obj
     return Memory(
         _address(view),
         view.nbytes,
@@ -81,8 +80,8 @@ def _describe_view(view: memoryview, info: TensorInfo, scalar_type: Optional[Sca
         view,
         # A read-only buffer stays put too, but a kernel may write to its input, and Python shares
         # immutable objects: writing into one would reach whoever else holds it.
-        pinned=not view.readonly and exporter is not None,
-        locate=lambda: _locate(exporter),
+        pinned=not view.readonly and view.obj is not None,
+        locate=lambda: _locate(view),
         release_owner=view.release,
     )
 
@@ -112,13 +111,13 @@ def _address(view: memoryview) -> int:
     return int(numpy.asarray(view).__array_interface__["data"][0])
 
 
-def _locate(exporter: Any) -> tuple[int, int]:
-    """Where an exporter's memory is now, and how much there is.
+def _locate(held: memoryview) -> tuple[int, int]:
+    """Where the memory of a view's exporter is now, and how much there is.
 
     The protocol says that it stays while a view of it is held, but numpy's resize(refcheck=False) moves it
     all the same, so what was pointed at is asked again before each run.
     """
-    with memoryview(exporter) as view:
+    with memoryview(held.obj) as view:
         return _address(view), view.nbytes
 
 

@@ -47,17 +47,22 @@ def describe_torch(source: Any) -> Optional[Memory]:
     shape, strides = tuple(tensor.size(source)), tuple(tensor.stride(source))
     if len(shape) != len(strides) or itemsize != DTYPES[scalar_type].itemsize:
         raise ShapeError("its shape, strides and dtype disagree, so its layout cannot be read")
-    address, nbytes = _extent(tensor, source, shape, strides, itemsize)
+    storage = tensor.untyped_storage(source)
+    address, nbytes = _extent(tensor, source, storage, shape, strides, itemsize)
     return Memory(
         address,
         nbytes,
         scalar_type,
         shape,
         strides,
-        source,
-        # The tensor can be resized, or its storage replaced, while the object stays alive.
-        pinned=False,
+        # Holding the tensor is not enough: its storage can be replaced while the object stays alive. The
+        # storage is held too (the tensor by `locate`), and both are asked again before each run.
+        storage,
+        # A storage that is not torch's own (torch.from_numpy) may be freed under it by whoever owns the
+        # memory, so it proves nothing: such a tensor is copied.
+        pinned=storage.resizable() and device.type == "cpu",
         device=Device(DeviceType[device.type.upper()], device.index or 0),
+        locate=lambda: (tensor.data_ptr(source), tensor.untyped_storage(source).nbytes()),
     )
 
 
@@ -85,13 +90,12 @@ def _refuse_what_holds_no_values(torch: Any, source: Any) -> None:
 
 
 def _extent(
-    tensor: Any, source: Any, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
+    tensor: Any, source: Any, storage: Any, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
 ) -> tuple[int, int]:
     """The first element's address, and the bytes from there to the end of the storage."""
     address = tensor.data_ptr(source)
     if 0 in shape:
         return address, 0
-    storage = tensor.untyped_storage(source)
     offset = tensor.storage_offset(source) * itemsize
     room = storage.nbytes() - offset
     last = sum((size - 1) * stride for size, stride in zip(shape, strides)) * itemsize

@@ -126,6 +126,7 @@ _BY_STATUS: dict[int, type[ExecuTorchError]] = {
     lib.ETCFFI_InputsIncomplete: MethodStateError,
     lib.ETCFFI_NotExecuted: MethodStateError,
     lib.ETCFFI_MethodBroken: MethodStateError,
+    lib.ETCFFI_Busy: ThreadError,
 }
 
 

@@ -36,6 +36,26 @@ class BackendRegistry:
         """Whether a backend of that name is registered."""
         return bool(lib.etcffi_has_backend(backend_name.encode()))
 
+    def set_input_needs(self, backend_name: str, *, padding: int, alignment: int) -> None:
+        """Says what a backend needs of an input's memory in order to read it in place.
+
+        Without it, and by default for every backend but XNNPACK (16 bytes of padding, no alignment), the
+        inputs of methods that delegate to the backend are copied. It counts for methods loaded afterwards.
+
+        Args:
+            backend_name: the backend's name in the registry; it need not be registered yet.
+            padding: how many bytes behind the last element it may read.
+            alignment: the address's alignment in bytes, a power of two.
+
+        Raises:
+            ValueError: a negative padding, or an alignment that is no power of two.
+        """
+        if padding < 0 or alignment < 1 or alignment & (alignment - 1):
+            raise ValueError(
+                f"padding is 0 or more and alignment a power of two, not {padding} and {alignment}"
+            )
+        check(lib.etcffi_set_backend_needs(backend_name.encode(), padding, alignment))
+
 
 class OperatorRegistry:
     """The operators that have a kernel."""

@@ -181,7 +181,7 @@ def describe_result(source: Any) -> Optional[Memory]:
     memory = source._memory
     return Memory(
         address_of(memory.data),
-        memory.nbytes,
+        lib.etcffi_tensor_readable(source._tensor),
         memory.scalar_type,
         tuple(memory.sizes[0 : memory.ndim]),
         tuple(memory.strides[0 : memory.ndim]),

@@ -11,7 +11,8 @@
  *  - Handles are reference counted. A function that hands one out gives the caller one reference, and
  *    whatever a handle needs (a method its program, a tensor its block) it holds itself, so handles may
  *    be released in any order. Release functions take NULL, and may be called from any thread.
- *  - A program may be used by any number of threads at once. A method is used by one at a time.
+ *  - A program may be used by any number of threads at once. A method is used by one at a time: a second
+ *    one gets ETCFFI_Busy.
  */
 #ifndef ET_CFFI_H
 #define ET_CFFI_H
@@ -124,6 +125,7 @@ enum {
   ETCFFI_NoMemory,            /* elements but no address, or fewer bytes than the elements need */
   ETCFFI_InputsIncomplete,    /* a call that set inputs was refused, or none was made */
   ETCFFI_NotExecuted,         /* outputs asked for before the method ran with these inputs */
+  ETCFFI_Busy,                /* another thread is using the method */
   ETCFFI_MethodBroken         /* the method aborted once and does not run again */
 };
 
@@ -158,7 +160,7 @@ enum {
 /* A description of some memory: the one form in which every input and every result is known. */
 typedef struct etcffi_memory {
   void *data;           /* the first element */
-  size_t nbytes;        /* bytes that may be read from data on */
+  size_t nbytes;        /* bytes that may be read from data on, which may be more than the elements */
   int32_t scalar_type;  /* ETCFFI_ScalarType_... */
   int32_t ndim;
   etcffi_device device;
@@ -222,6 +224,10 @@ ETCFFI_API etcffi_status etcffi_initialize(void);
 ETCFFI_API size_t etcffi_num_backends(void);
 ETCFFI_API etcffi_status etcffi_backend_name(size_t index, const char **out);
 ETCFFI_API int32_t etcffi_has_backend(const char *name);
+/* What a backend needs of an input's memory in order to read it in place: how many bytes behind the
+   elements must be readable, and the address's alignment. A backend for which this was never said is
+   taken to need more than any caller's memory has: its inputs are copied. Read when a method is loaded. */
+ETCFFI_API etcffi_status etcffi_set_backend_needs(const char *backend, size_t padding, size_t alignment);
 ETCFFI_API size_t etcffi_num_kernels(void);
 ETCFFI_API etcffi_status etcffi_kernel_name(size_t index, const char **out);
 ETCFFI_API int32_t etcffi_has_kernel(const char *name);
@@ -292,8 +298,10 @@ ETCFFI_API etcffi_status etcffi_method_get_attribute(etcffi_method *method, cons
 
 ETCFFI_API void etcffi_tensor_retain(etcffi_tensor *tensor);
 ETCFFI_API void etcffi_tensor_release(etcffi_tensor *tensor);
-/* Valid as long as the tensor. */
+/* Valid as long as the tensor. Its nbytes are those of the elements. */
 ETCFFI_API const etcffi_memory *etcffi_tensor_memory(const etcffi_tensor *tensor);
+/* How many bytes may be read from the first element on: the elements, and room behind them. */
+ETCFFI_API size_t etcffi_tensor_readable(const etcffi_tensor *tensor);
 
 /* ---- DLPack: the structures of dlpack.h 1.x, by their canonical names ----------------------------- */
 
