@@ -146,16 +146,18 @@ class BuildExt(build_ext):
 
 
 setup(
-    packages=["et_cffi"],
+    packages=["et_cffi", "et_cffi.cli"],
     package_data={"et_cffi": ["py.typed"]},
     ext_modules=[
         Extension(
-            "et_cffi._capsule",
-            ["csrc/capsule.c"],
+            f"et_cffi._{name}",
+            [f"csrc/{name}.c"],
             include_dirs=["include"],
             depends=["include/et_cffi.h"],
             py_limited_api=LIMITED_API,
         )
+        # PyPy's own memoryview is the faster one there.
+        for name in (["capsule"] if sys.implementation.name == "pypy" else ["capsule", "cpython"])
     ],
     cffi_modules=["build_ffi.py:ffibuilder"],
     cmdclass={"build_ext": BuildExt},

@@ -52,6 +52,10 @@ size_t bytes_of(const InputSlot& slot, const etcffi_memory& memory) {
   return nbytes;
 }
 
+[[noreturn]] void fail_for_shape(const InputSlot& slot, const etcffi_memory& memory, const std::string& why) {
+  fail(ETCFFI_BadShape, slot.label + " has the shape " + tuple(memory.sizes, memory.ndim) + why);
+}
+
 void check_shape(const InputSlot& slot, const etcffi_memory& memory) {
   const etcffi_tensor_info& info = slot.info;
   if (memory.ndim < 0 || memory.ndim > ETCFFI_MAX_DIM) {
@@ -60,28 +64,29 @@ void check_shape(const InputSlot& slot, const etcffi_memory& memory) {
         slot.label + " has " + std::to_string(memory.ndim) +
             " dimensions, and the runtime describes at most " + std::to_string(ETCFFI_MAX_DIM));
   }
-  const std::string given = " has the shape " + tuple(memory.sizes, memory.ndim);
-  const std::string wanted = tuple(info.sizes, info.ndim);
+  const bool dynamic = info.is_dynamic != 0;
   for (int32_t i = 0; i < memory.ndim; ++i) {
     if (memory.sizes[i] < 0 || memory.sizes[i] > INT32_MAX) {
-      fail(
-          ETCFFI_BadShape,
-          slot.label + given + ", and the runtime holds sizes from 0 to " + std::to_string(INT32_MAX));
+      fail_for_shape(
+          slot, memory, ", and the runtime holds sizes from 0 to " + std::to_string(INT32_MAX));
     }
   }
   if (memory.ndim != info.ndim) {
-    fail(
-        ETCFFI_BadShape,
-        slot.label + given + ", of rank " + std::to_string(memory.ndim) + ", and the method takes rank " +
-            std::to_string(info.ndim) + ", " + (info.is_dynamic ? "at most " : "") + wanted);
+    fail_for_shape(
+        slot,
+        memory,
+        ", of rank " + std::to_string(memory.ndim) + ", and the method takes rank " +
+            std::to_string(info.ndim) + ", " + (dynamic ? "at most " : "") + tuple(info.sizes, info.ndim));
   }
   for (int32_t i = 0; i < memory.ndim; ++i) {
-    if (info.is_dynamic ? memory.sizes[i] > info.sizes[i] : memory.sizes[i] != info.sizes[i]) {
-      fail(
-          ETCFFI_BadShape,
-          slot.label + given + ", and the method takes " +
-              (info.is_dynamic ? "shapes up to " + wanted + " (the file's bound in each dimension)"
-                               : wanted + " only"));
+    if (dynamic ? memory.sizes[i] > info.sizes[i] : memory.sizes[i] != info.sizes[i]) {
+      const std::string wanted = tuple(info.sizes, info.ndim);
+      fail_for_shape(
+          slot,
+          memory,
+          ", and the method takes " +
+              (dynamic ? "shapes up to " + wanted + " (the file's bound in each dimension)"
+                       : wanted + " only"));
     }
   }
 }

@@ -19,8 +19,6 @@ struct InputSlot {
   bool needs_unknown = false;
   size_t needs_padding = 0;
   size_t needs_alignment = 1;
-  // Whether a run may overwrite the planned memory that the input was copied into.
-  bool spent_by_run = false;
 
   // The memory of an input that could not be pointed at. Who reads it: the runtime, in every run until the
   // input is replaced. Kept for the next input of this slot, which is then copied over it.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/core/exec_aten/exec_aten.h>
@@ -81,10 +82,11 @@ const Tensor* tensor_in(const std::optional<Tensor>& item) {
   return item.has_value() ? &*item : nullptr;
 }
 
-void release_values(const etcffi_value* values, size_t count) {
+void release_values(etcffi_value* values, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     release_values(values[i].items, values[i].items == nullptr ? 0 : values[i].size);
-    etcffi_tensor_release(values[i].tensor);
+    values[i].items = nullptr;
+    etcffi_tensor_release(std::exchange(values[i].tensor, nullptr));
   }
 }
 
@@ -168,7 +170,8 @@ void etcffi_method::describe_inputs(size_t index) {
       // The layout and the bounds come from the metadata: the tensor that the runtime copies into is
       // resized by each input, and no longer says what the method was exported for.
       slot.info = program_->tensor_info(index, ETCFFI_INPUT, i);
-      slot.spent_by_run = planned_memory_is_reused(program_->plan(index), i);
+      inputs_spent_by_run_ =
+          inputs_spent_by_run_ || planned_memory_is_reused(program_->plan(index), i);
       for (const std::string& backend : backends_reached(program_->plan(index), i)) {
         const auto needs = needs_of_backend(backend);
         slot.needs_unknown = slot.needs_unknown || !needs;
@@ -273,19 +276,18 @@ void etcffi_method::set_inputs(etcffi_value* values, size_t count) {
 
 void etcffi_method::install(size_t index, etcffi_value& value) {
   InputSlot& slot = inputs_[index];
-  const std::string doing = "setting " + slot.label;
   switch (value.tag) {
     case ETCFFI_Tag_None:
-      return check(method_->set_input(EValue(), index), doing);
+      return give(index, EValue());
     case ETCFFI_Tag_Int:
-      return check(method_->set_input(EValue(value.as_int), index), doing);
+      return give(index, EValue(value.as_int));
     case ETCFFI_Tag_Bool:
-      return check(method_->set_input(EValue(value.as_int != 0), index), doing);
+      return give(index, EValue(value.as_int != 0));
     case ETCFFI_Tag_Double:
-      return check(method_->set_input(EValue(value.as_double), index), doing);
+      return give(index, EValue(value.as_double));
     case ETCFFI_Tag_String: {
       aten::ArrayRef<char> text(value.as_string, value.size);
-      return check(method_->set_input(EValue(&text), index), doing);
+      return give(index, EValue(&text));
     }
     default:
       break;
@@ -327,7 +329,14 @@ void etcffi_method::install(size_t index, etcffi_value& value) {
       static_cast<DeviceIndex>(memory.device.index));
   // Set before the runtime sees the pointer: a caller whose set is refused later keeps this memory too.
   value.pointed_at = pointed_at ? 1 : 0;
-  check(method_->set_input(EValue(Tensor(&impl)), index), doing);
+  give(index, EValue(Tensor(&impl)));
+}
+
+void etcffi_method::give(size_t index, const EValue& value) {
+  const runtime::Error error = method_->set_input(value, index);
+  if (error != runtime::Error::Ok) {
+    check(error, "setting " + inputs_[index].label);
+  }
 }
 
 void etcffi_method::execute() {
@@ -339,16 +348,15 @@ void etcffi_method::execute() {
     slot.lent = Ref<etcffi_tensor>();
     if (slot.wants_memory) {
       slot.fresh = etcffi_block::allocate(slot.nbytes, slot.device);
-      check(
-          method_->set_output_data_ptr(slot.fresh->data(), slot.nbytes, i),
-          "giving memory to " + slot.label);
+      const runtime::Error error = method_->set_output_data_ptr(slot.fresh->data(), slot.nbytes, i);
+      if (error != runtime::Error::Ok) {
+        check(error, "giving memory to " + slot.label);
+      }
     }
   }
   const runtime::Error error = method_->execute();
-  for (const InputSlot& slot : inputs_) {
-    if (slot.spent_by_run) {
-      state_ = Inputs::kSpent;
-    }
+  if (inputs_spent_by_run_) {
+    state_ = Inputs::kSpent;
   }
   check(error, "running the method");
   executed_ = true;
@@ -474,16 +482,18 @@ void etcffi_method::get_outputs(bool clone, etcffi_value* values, size_t count) 
   if (count != outputs_.size()) {
     fail(ETCFFI_BadArgument, "the method has " + std::to_string(outputs_.size()) + " outputs");
   }
-  std::vector<etcffi_value> made(count);
   for (size_t i = 0; i < count; ++i) {
+    etcffi_value& value = values[i];
+    value.size = 0;
+    value.tensor = nullptr;
+    value.items = nullptr;
     try {
-      write_value(method_->get_output(i), clone, outputs_[i], made[i]);
+      write_value(method_->get_output(i), clone, outputs_[i], value);
     } catch (...) {
-      release_values(made.data(), count);
+      release_values(values, i + 1);
       throw;
     }
   }
-  std::memcpy(values, made.data(), count * sizeof(etcffi_value));
 }
 
 Ref<etcffi_tensor> etcffi_method::get_attribute(const char* name) {
@@ -511,8 +521,26 @@ void etcffi_method_refuse_inputs(etcffi_method* method) {
   method->refuse_inputs();
 }
 
+int32_t etcffi_method_has_inputs(const etcffi_method* method) {
+  return method->has_inputs() ? 1 : 0;
+}
+
 etcffi_status etcffi_method_execute(etcffi_method* method) {
   return method->call([&] { method->execute(); });
+}
+
+etcffi_status etcffi_method_run(
+    etcffi_method* method,
+    etcffi_value* inputs,
+    size_t num_inputs,
+    int32_t clone,
+    etcffi_value* outputs,
+    size_t num_outputs) {
+  return method->call([&] {
+    method->set_inputs(inputs, num_inputs);
+    method->execute();
+    method->get_outputs(clone != 0, outputs, num_outputs);
+  });
 }
 
 etcffi_status

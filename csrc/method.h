@@ -72,6 +72,9 @@ struct etcffi_method final : etcffi::Counted {
 
   void set_inputs(etcffi_value* values, size_t count);
   void refuse_inputs();
+  bool has_inputs() const {
+    return state_ == Inputs::kSet || state_ == Inputs::kSpent;
+  }
   void execute();
   void get_outputs(bool clone, etcffi_value* values, size_t count);
   etcffi::Ref<etcffi_tensor> get_attribute(const char* name);
@@ -96,6 +99,7 @@ struct etcffi_method final : etcffi::Counted {
   void require_usable() const;
   void require_inputs() const;
   void install(size_t index, etcffi_value& value);
+  void give(size_t index, const executorch::runtime::EValue& value);
   etcffi::Ref<etcffi_tensor> make_result(const executorch::aten::Tensor& tensor, bool clone, etcffi_block* fresh);
   template <typename List>
   void write_items(const List& list, bool clone, etcffi_value& out);
@@ -121,6 +125,8 @@ struct etcffi_method final : etcffi::Counted {
   std::optional<executorch::runtime::Method> method_;
 
   Inputs state_ = Inputs::kUnset;
+  // Whether a run overwrites the planned memory that an input was copied into.
+  bool inputs_spent_by_run_ = false;
   bool executed_ = false;
   bool broken_ = false;
   std::atomic<bool> in_use_{false};

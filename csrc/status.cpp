@@ -180,8 +180,9 @@ const char* etcffi_last_log(void) {
   return call_state().last_log.c_str();
 }
 
-uint64_t etcffi_log_count(void) {
-  return captured.load(std::memory_order_acquire);
+const uint64_t* etcffi_log_counter(void) {
+  static_assert(sizeof(captured) == sizeof(uint64_t) && std::atomic<uint64_t>::is_always_lock_free);
+  return reinterpret_cast<const uint64_t*>(&captured);
 }
 
 size_t etcffi_take_log(char* buffer, size_t size) {

@@ -5,18 +5,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Optional
+from typing import Any, Optional, Protocol
 
 from et_cffi._buffer import describe_buffer, is_buffer
 from et_cffi._dlpack import describe_dlpack
-from et_cffi._lib import ffi, lib
+from et_cffi._lib import address_of, cpython, ffi, lib
 from et_cffi._memory import Memory
 from et_cffi._torch import describe_torch
 from et_cffi.errors import ExecuTorchError, InputKindError, ShapeError
 from et_cffi.metadata import MethodMeta, TensorInfo
 from et_cffi.tensor_buffer import TensorBuffer, describe_result
 
+_pin = cpython and cpython.pin
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+
+class Held(Protocol):
+    """What holds an input's memory: a Memory, or what CPython's C API made instead."""
+
+    def moved(self) -> bool: ...
+    def release(self) -> None: ...
 
 
 def as_inputs(inputs: Any) -> Sequence[Any]:
@@ -43,45 +51,71 @@ class InputWriter:
     """Describes a method's inputs, one after the other, in an array of etcffi_value."""
 
     def __init__(self, meta: MethodMeta) -> None:
+        kinds = [meta.input_kind(i) for i in range(meta.num_inputs())]
         self._infos: list[Optional[TensorInfo]] = [
-            meta.input_tensor_meta(i) if meta.input_kind(i) == "Tensor" else None
-            for i in range(meta.num_inputs())
+            meta.input_tensor_meta(i) if kind == "Tensor" else None for i, kind in enumerate(kinds)
         ]
-        self._kinds = [meta.input_kind(i) for i in range(meta.num_inputs())]
-        self._spare: list[Any] = []
+        self._kinds = kinds
+        self._spare: list[InputValues] = []
 
-    @contextmanager
-    def values(self) -> Iterator[Any]:
-        """An array for one set of inputs. Each is used by one call at a time: a producer of an input may
-        use the method itself, in the middle of the call that asked it for its memory."""
-        values = self._spare.pop() if self._spare else ffi.new("etcffi_value[]", len(self._infos))
-        for value in values:
-            value.pointed_at = 0
-        yield values
+    def take(self) -> InputValues:
+        """An array for one set of inputs, to be put back. Each is used by one call at a time: a producer of
+        an input may use the method itself, in the middle of the call that asked it for its memory."""
+        return self._spare.pop() if self._spare else InputValues(len(self._infos))
+
+    def put_back(self, values: InputValues) -> None:
+        """Ends the use of what `take` gave."""
         self._spare.append(values)
 
-    def write(self, value: Any, index: int, source: Any) -> Optional[Memory]:
-        """Describes input `index`; the memory is the caller's to keep through the call that sets the inputs,
-        and then to release.
+    def write(self, values: InputValues, index: int, source: Any) -> Optional[Held]:
+        """Describes input `index`; what holds the memory is the caller's to keep through the call that sets
+        the inputs, and then to release.
 
         Raises:
             ExecuTorchError: the source holds nothing that could be an input, and why.
         """
         info = self._infos[index]
-        try:
-            memory = None if info is None else _describe(source, info)
+        if info is None:
+            with _naming_input(index, None):
+                return _write_scalar(values.items[index], self._kinds[index], source)
+        # The one place where CPython and PyPy part: CPython's C API describes a plain buffer without a
+        # memoryview, and finds nothing that describe_buffer would not.
+        if _pin is not None and type(source) is not TensorBuffer:
+            pin: Optional[Held] = _pin(source, values.addresses[index])
+            if pin is not None:
+                return pin
+        with _naming_input(index, info):
+            memory = _describe(source, info)
             if memory is None:
-                return _write_scalar(value, self._kinds[index], source)
+                return _write_scalar(values.items[index], self._kinds[index], source)
             try:
-                _write_memory(value, memory)
+                _write_memory(values.items[index], memory)
             except BaseException:
                 memory.release()
                 raise
             return memory
-        except ExecuTorchError as error:
-            name = f" ('{info.name}')" if info is not None and info.name else ""
-            error.args = (f"input {index}{name}: {error}", *error.args[1:])
-            raise
+
+
+class InputValues:
+    """An array of etcffi_value, its items, and their addresses."""
+
+    __slots__ = ("addresses", "array", "items")
+
+    def __init__(self, count: int) -> None:
+        self.array = ffi.new("etcffi_value[]", count)
+        self.items = [self.array[i] for i in range(count)]
+        self.addresses = [address_of(ffi.addressof(item)) for item in self.items]
+
+
+@contextmanager
+def _naming_input(index: int, info: Optional[TensorInfo]) -> Iterator[None]:
+    try:
+        yield
+    except ExecuTorchError as error:
+        name = f" ('{info.name}')" if info is not None and info.name else ""
+        error.args = (f"input {index}{name}: {error}", *error.args[1:])
+        raise
+
 
 def _write_memory(value: Any, memory: Memory) -> None:
     shape = memory.shape

@@ -17,9 +17,15 @@ from et_cffi import _capsule as _capsule_module  # noqa: E402
 from et_cffi._et_cffi import ffi as _ffi  # noqa: E402
 from et_cffi._et_cffi import lib as _lib  # noqa: E402
 
+try:
+    from et_cffi import _cpython as _cpython_module
+except ImportError:  # PyPy has none
+    _cpython_module = None
+
 ffi: Any = _ffi
 lib: Any = _lib
 capsule: Any = _capsule_module
+cpython: Any = _cpython_module
 
 if lib.etcffi_initialize():
     raise ImportError("et_cffi: " + ffi.string(lib.etcffi_last_message()).decode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from et_cffi._lib import ffi, lib
 
+_counter = lib.etcffi_log_counter()
 _forwarded = 0
 _BUFFER_SIZE = 1 << 16
 
@@ -11,7 +12,7 @@ _BUFFER_SIZE = 1 << 16
 def forward_log() -> None:
     """Hands every line that the runtime has logged since the last time to the logger "et_cffi"."""
     global _forwarded
-    count = lib.etcffi_log_count()
+    count = _counter[0]
     if count == _forwarded:
         return
     _forwarded = count

@@ -55,6 +55,10 @@ class Memory:
         self.location = locate() if locate is not None else None
         self.release_owner = release_owner
 
+    def moved(self) -> bool:
+        """Whether the memory is no longer where it was when it was described, or not as long."""
+        return self.locate is not None and self.locate() != self.location
+
     def release(self) -> None:
         """Lets go of the source now, not when a garbage collector comes round to it (PyPy)."""
         release, self.release_owner, self.owner, self.locate = self.release_owner, None, None, None

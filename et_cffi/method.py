@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Optional
 
-from et_cffi._inputs import InputWriter, as_inputs
+from et_cffi._inputs import Held, InputValues, InputWriter, as_inputs
 from et_cffi._lib import ffi, lib
 from et_cffi._log import forward_log
-from et_cffi._memory import Memory
 from et_cffi._torch import loaded_torch, to_torch
-from et_cffi.errors import MemoryMovedError, MethodStateError, ThreadError, check
+from et_cffi.errors import MemoryMovedError, MethodStateError, ThreadError, check, failure
 from et_cffi.metadata import MethodMeta
 from et_cffi.tensor_buffer import TensorBuffer
 
@@ -23,6 +20,10 @@ class _NotGiven:
 
 
 _NOT_GIVEN = _NotGiven()
+
+# Looked up once: they are used in every run.
+_TENSOR = lib.ETCFFI_Tag_Tensor
+_gc, _release_tensor = ffi.gc, lib.etcffi_tensor_release
 
 _NUMBERS = {
     lib.ETCFFI_Tag_ListInt: "int64_t *",
@@ -42,12 +43,18 @@ class Method:
         self._handle: Optional[Any] = handle
         self._metadata = metadata
         self._writer = InputWriter(metadata)
+        self._num_outputs = metadata.num_outputs()
         self._output_values: list[Any] = []
+        # Planned inputs are copied by the runtime, so a method that has no others holds nothing.
+        self._may_point_at = any(
+            metadata.input_kind(i) == "Tensor" and not metadata.input_tensor_meta(i).is_memory_planned()
+            for i in range(metadata.num_inputs())
+        )
         # Who reads these: the runtime, in every run until the inputs are replaced or the method is gone.
         # Inputs that were copied inside the call are not among them.
-        self._held: list[Memory] = []
+        self._held: list[Held] = []
         # Pointers of a refused call: some of them may be installed beside some of _held.
-        self._held_refused: list[Memory] = []
+        self._held_refused: list[Held] = []
         # What this execution handed over, by clone_outputs: reading twice gives the same objects.
         self._results: dict[bool, list[Any]] = {}
         # Held by the thread that uses the method; reentrant, since a call is made of several steps.
@@ -82,15 +89,25 @@ class Method:
             ExecuTorchError: one of the classes in `et_cffi.errors`, naming the input and what to do. After
                 an input was refused, a whole set has to be given before the method runs again.
         """
-        with self._claimed() as handle:
+        handle = self._enter()
+        try:
+            clone = bool(clone_outputs)
             if inputs is not _NOT_GIVEN:
-                self._set_inputs(handle, inputs)
+                return self._run(handle, inputs, clone)
             self._results = {}
-            for memory in self._held:
-                self._check_place(memory)
-            check(lib.etcffi_method_execute(handle))
+            for held in self._held:
+                if held.moved():
+                    raise MemoryMovedError(
+                        "an input's memory was moved or resized after it was set (numpy's "
+                        "resize(refcheck=False) does that); set the inputs again"
+                    )
+            status = lib.etcffi_method_execute(handle)
+            if status:
+                raise failure(status)
             forward_log()
-            return self._read_outputs(handle, clone_outputs)
+            return self._read_outputs(handle, clone)
+        finally:
+            self._leave()
 
     def __call__(self, inputs: Any = _NOT_GIVEN, clone_outputs: bool = True) -> list[Any]:
         """The same as `execute`."""
@@ -106,8 +123,11 @@ class Method:
         Raises:
             ExecuTorchError: as `execute`.
         """
-        with self._claimed() as handle:
-            self._set_inputs(handle, inputs)
+        handle = self._enter()
+        try:
+            self._give(handle, inputs, None)
+        finally:
+            self._leave()
 
     def get_outputs(self, clone_outputs: bool = True) -> list[Any]:
         """The outputs of the last run; read twice, the same objects.
@@ -118,8 +138,11 @@ class Method:
         Raises:
             MethodStateError: the method has not run with its present inputs.
         """
-        with self._claimed() as handle:
-            return self._read_outputs(handle, clone_outputs)
+        handle = self._enter()
+        try:
+            return self._read_outputs(handle, bool(clone_outputs))
+        finally:
+            self._leave()
 
     def get_attribute(self, name: str) -> Any:
         """A named tensor of the method (`num_attributes` of them), in place: it is lent, not copied.
@@ -127,10 +150,13 @@ class Method:
         Raises:
             ExecuTorchError: the method has no attribute of that name.
         """
-        with self._claimed() as handle:
+        handle = self._enter()
+        try:
             made = ffi.new("etcffi_tensor **")
             check(lib.etcffi_method_get_attribute(handle, name.encode(), made))
             return self._result(made[0])
+        finally:
+            self._leave()
 
     def close(self) -> None:
         """Frees the method's memory and lets go of its inputs. Results that were handed over stay valid.
@@ -147,8 +173,8 @@ class Method:
             self._results = {}
             if handle is not None:
                 ffi.release(handle)
-            for memory in self._held + self._held_refused:
-                memory.release()
+            for held in self._held + self._held_refused:
+                held.release()
             self._held, self._held_refused = [], []
         finally:
             self._claim.release()
@@ -172,66 +198,90 @@ class Method:
                 "each thread (program.load_method)"
             )
 
-    @contextmanager
-    def _claimed(self) -> Iterator[Any]:
+    def _enter(self) -> Any:
+        """Claims the method for this thread, until _leave."""
         self._acquire()
-        try:
-            if self._handle is None:
-                raise MethodStateError(f"the method '{self._metadata.name()}' is closed")
-            self._calls += 1
-            try:
-                yield self._handle
-            finally:
-                self._calls -= 1
-        finally:
+        handle = self._handle
+        if handle is None:
             self._claim.release()
+            raise MethodStateError(f"the method '{self._metadata.name()}' is closed")
+        self._calls += 1
+        return handle
 
-    def _set_inputs(self, handle: Any, inputs: Any) -> None:
+    def _leave(self) -> None:
+        self._calls -= 1
+        self._claim.release()
+
+    def _run(self, handle: Any, inputs: Any, clone: bool) -> list[Any]:
+        # Taken, not shared: a finaliser or a producer may use the method in the middle of this.
+        outputs = self._output_values.pop() if self._output_values else self._new_output_values()
+        self._give(handle, inputs, (clone, outputs))
+        return self._keep_results(outputs, clone)
+
+    def _give(self, handle: Any, inputs: Any, run: Optional[tuple[bool, Any]]) -> None:
+        """Sets the inputs and, where `run` says how and into what, runs the method and gets its outputs."""
         self._results = {}
         # A caller who retries after a refusal accumulates nothing: nothing reads an incomplete set.
-        for memory in self._held_refused:
-            memory.release()
-        self._held_refused = []
-        described: list[Optional[Memory]] = []
-        with self._writer.values() as values:
-            try:
-                given = as_inputs(inputs)
-                if len(given) == len(values):
-                    for index, source in enumerate(given):
-                        described.append(self._writer.write(values[index], index, source))
-                check(lib.etcffi_method_set_inputs(handle, values, len(given)))
-            except BaseException:
+        refused, self._held_refused = self._held_refused, []
+        for held in refused:
+            held.release()
+        described: list[Optional[Held]] = []
+        writer = self._writer
+        values = writer.take()
+        complete = False
+        try:
+            given = as_inputs(inputs)
+            if len(given) == len(values.items):
+                for index, source in enumerate(given):
+                    described.append(writer.write(values, index, source))
+            array = values.array
+            if run is None:
+                status = lib.etcffi_method_set_inputs(handle, array, len(given))
+            else:
+                clone, outputs = run
+                status = lib.etcffi_method_run(
+                    handle, array, len(given), clone, outputs, self._num_outputs
+                )
+            if status:
+                complete = bool(lib.etcffi_method_has_inputs(handle))
+                raise failure(status)
+            complete = True
+            forward_log()
+        finally:
+            pointed_at = _pointed_at(values, described) if self._may_point_at else _let_go(described)
+            if complete:
+                replaced, self._held = self._held, pointed_at
+                for held in replaced:
+                    held.release()
+            else:
                 lib.etcffi_method_refuse_inputs(handle)
                 # The runtime may have taken some of them before it refused: both sets are kept until a
                 # whole one has replaced them.
-                self._held_refused += _pointed_at(values, described)
-                raise
-            replaced, self._held = self._held, _pointed_at(values, described)
-        for memory in replaced:
-            memory.release()
+                self._held_refused += pointed_at
+            writer.put_back(values)
 
-    def _check_place(self, memory: Memory) -> None:
-        if memory.locate is not None and memory.locate() != memory.location:
-            raise MemoryMovedError(
-                "an input's memory was moved or resized after it was set (numpy's resize(refcheck=False) does "
-                "that); set the inputs again"
-            )
+    def _new_output_values(self) -> Any:
+        return ffi.new("etcffi_value[]", self._num_outputs)
 
     def _read_outputs(self, handle: Any, clone: bool) -> list[Any]:
-        clone = bool(clone)
-        results = self._results
-        if clone not in results:
-            # Taken, not shared: a finaliser or a producer may use the method in the middle of this.
-            count = self._metadata.num_outputs()
-            values = self._output_values.pop() if self._output_values else ffi.new("etcffi_value[]", count)
-            check(lib.etcffi_method_get_outputs(handle, clone, values, count))
-            results[clone] = [self._value(value) for value in values]
-            self._output_values.append(values)
-        return list(results[clone])
+        results = self._results.get(clone)
+        if results is not None:
+            return list(results)
+        values = self._output_values.pop() if self._output_values else self._new_output_values()
+        check(lib.etcffi_method_get_outputs(handle, clone, values, self._num_outputs))
+        return self._keep_results(values, clone)
+
+    def _keep_results(self, values: Any, clone: bool) -> list[Any]:
+        results = [
+            self._result(value.tensor) if value.tag == _TENSOR else self._value(value) for value in values
+        ]
+        self._results[clone] = results
+        self._output_values.append(values)
+        return results.copy()
 
     def _value(self, value: Any) -> Any:
         tag = value.tag
-        if tag == lib.ETCFFI_Tag_Tensor:
+        if tag == _TENSOR:
             return self._result(value.tensor)
         if tag == lib.ETCFFI_Tag_Int:
             return int(value.as_int)
@@ -253,18 +303,26 @@ class Method:
         return None
 
     def _result(self, tensor: Any) -> Any:
-        buffer = TensorBuffer(ffi.gc(tensor, lib.etcffi_tensor_release))
+        buffer = TensorBuffer(_gc(tensor, _release_tensor))
         return buffer if self._torch is None else to_torch(self._torch, buffer)
 
 
-def _pointed_at(values: Any, described: list[Optional[Memory]]) -> list[Memory]:
+def _pointed_at(values: InputValues, described: list[Optional[Held]]) -> list[Held]:
     """The inputs that the runtime reads when it runs; the others were copied, and are let go of."""
     kept = []
-    for value, memory in zip(values, described):
-        if memory is None:
+    for value, held in zip(values.items, described):
+        if held is None:
             continue
         if value.pointed_at:
-            kept.append(memory)
+            value.pointed_at = 0
+            kept.append(held)
         else:
-            memory.release()
+            held.release()
     return kept
+
+
+def _let_go(described: list[Optional[Held]]) -> list[Held]:
+    for held in described:
+        if held is not None:
+            held.release()
+    return []

@@ -19,12 +19,15 @@ class TensorBuffer:
     (`torch.from_dlpack(buffer)`). The memory lives as long as the buffer or anything made of it.
     """
 
-    __slots__ = ("__weakref__", "_memory", "_tensor")
+    __slots__ = ("__weakref__", "_tensor")
 
     def __init__(self, tensor: Any) -> None:
         # Who reads this memory: whoever holds this object or a view of it. The cdata owns one reference.
         self._tensor = tensor
-        self._memory = lib.etcffi_tensor_memory(tensor)
+
+    @property
+    def _memory(self) -> Any:
+        return lib.etcffi_tensor_memory(self._tensor)
 
     @property
     def shape(self) -> tuple[int, ...]:

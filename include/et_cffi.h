@@ -210,8 +210,9 @@ typedef struct etcffi_tensor_info {
 ETCFFI_API const char *etcffi_last_message(void);
 /* The runtime's log lines of that call, one per line, each "LEVEL file:line message"; may be empty. */
 ETCFFI_API const char *etcffi_last_log(void);
-/* How many log lines were captured in this process; where it moved, etcffi_take_log has something. */
-ETCFFI_API uint64_t etcffi_log_count(void);
+/* Points at how many log lines were captured in this process, for ever; where the number has moved,
+   etcffi_take_log has something. */
+ETCFFI_API const uint64_t *etcffi_log_counter(void);
 /* Moves the captured lines out, at most `size - 1` bytes of them, whole lines, and returns the bytes. */
 ETCFFI_API size_t etcffi_take_log(char *buffer, size_t size);
 /* The row of a scalar type, or NULL where the number is none. Valid for ever. */
@@ -290,6 +291,12 @@ ETCFFI_API etcffi_status etcffi_method_execute(etcffi_method *method);
    planned memory is lent out (the next run overwrites it); everything else is the caller's own. */
 ETCFFI_API etcffi_status etcffi_method_get_outputs(etcffi_method *method, int32_t clone,
                                                    etcffi_value *outputs, size_t count);
+/* Whether a whole set of inputs is installed: after a refusal, which ones the runtime may read. */
+ETCFFI_API int32_t etcffi_method_has_inputs(const etcffi_method *method);
+/* The three above in one call. An input that is pointed at has to be kept beyond it all the same, until
+   the inputs are replaced: etcffi_method_execute may be called again. */
+ETCFFI_API etcffi_status etcffi_method_run(etcffi_method *method, etcffi_value *inputs, size_t num_inputs,
+                                           int32_t clone, etcffi_value *outputs, size_t num_outputs);
 /* A tensor attribute (a named, mutable buffer of the exported module), lent out in place. */
 ETCFFI_API etcffi_status etcffi_method_get_attribute(etcffi_method *method, const char *name,
                                                      etcffi_tensor **out);

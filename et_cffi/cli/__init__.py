@@ -1,0 +1,105 @@
+"""The command line, `python -m et_cffi COMMAND`.
+
+Each command is a module of its own with `SUMMARY`, `DESCRIPTION`, `add_arguments(parser)` and
+`execute(arguments)`, which returns the exit status, and is named in `COMMANDS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import et_cffi
+from et_cffi._lib import LIBRARY_DIR
+from et_cffi.cli import run
+from et_cffi.cli.failure import BAD_USE, UsageError, line_of, status_of
+
+PROGRAM = "python -m et_cffi"
+COMMANDS: dict[str, ModuleType] = {"run": run}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and returns the exit status: an error is one line on stderr.
+
+    Args:
+        arguments: the command line after the program's name; that of the process by default.
+    """
+    try:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # A model's string may hold what the terminal's encoding does not.
+            sys.stdout.reconfigure(errors="backslashreplace")
+        status = _dispatch(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return status
+    except (UsageError, et_cffi.ExecuTorchError, OSError, MemoryError) as error:
+        print(f"error: {line_of(error)}", file=sys.stderr)
+        _drop_unwritable()
+        return status_of(error)
+
+
+def _dispatch(arguments: Sequence[str] | None) -> int:
+    parser = _parser()
+    try:
+        parsed = parser.parse_args(arguments)
+    except SystemExit as request:  # --help and --version, once they are printed
+        return int(request.code or 0)
+    if parsed.command is None:
+        parser.print_help()
+        return BAD_USE
+    status: int = COMMANDS[parsed.command].execute(parsed)
+    return status
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        import platform
+
+        runtime = Path(LIBRARY_DIR, "EXECUTORCH_VERSION").read_text(encoding="utf-8").strip()
+        python = f"{platform.python_implementation()} {platform.python_version()}"
+        print(f"et_cffi {et_cffi.__version__}, ExecuTorch {runtime}, {python}")
+        parser.exit()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=PROGRAM,
+        description="Run ExecuTorch programs (.pte) without PyTorch.",
+        epilog=f"{PROGRAM} COMMAND --help tells more about a command.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        added = commands.add_parser(
+            name,
+            help=command.SUMMARY,
+            description=command.DESCRIPTION,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        command.add_arguments(added)
+    for each in (parser, *commands.choices.values()):
+        each.add_argument("--version", action=_Version, nargs=0, help="print versions and exit")
+    return parser
+
+
+def _drop_unwritable() -> None:
+    """Where what was printed cannot be written, Python's own attempt at exit is not to complain again."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
