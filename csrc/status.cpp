@@ -7,6 +7,7 @@
 #include <deque>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include <executorch/runtime/platform/platform.h>
 #include <executorch/runtime/platform/runtime.h>
@@ -99,6 +100,24 @@ void on_abort() {
   std::abort();
 }
 
+// Puts the two hooks in place, and keeps whose they were. Not with register_pal(): it takes a second
+// registration for a mistake and logs it, and one that comes after ours (the official binding's, in a process
+// that imports it later) would silently take our hooks away. So each call looks whether they are there.
+void install_hooks() noexcept {
+  auto* pal = const_cast<runtime::PalImpl*>(runtime::get_pal_impl());
+  if (pal->emit_log_message == emit_log && pal->abort == on_abort) {
+    return;
+  }
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (pal->emit_log_message != emit_log) {
+    previous_emit = std::exchange(pal->emit_log_message, emit_log);
+  }
+  if (pal->abort != on_abort) {
+    previous_abort = std::exchange(pal->abort, on_abort);
+  }
+}
+
 } // namespace
 
 void fail(etcffi_status status, std::string message) {
@@ -128,6 +147,7 @@ namespace internal {
 CallScope::CallScope() noexcept {
   CallState& state = call_state();
   if (state.depth++ == 0) {
+    install_hooks();
     state.log.clear();
     state.errors.clear();
     calls_under_way.fetch_add(1, std::memory_order_relaxed);
@@ -263,14 +283,6 @@ const char* etcffi_status_name(etcffi_status status) {
 etcffi_status etcffi_initialize(void) {
   return guard([] {
     static std::once_flag once;
-    std::call_once(once, [] {
-      runtime::runtime_init();
-      const runtime::PalImpl* pal = runtime::get_pal_impl();
-      previous_emit = pal->emit_log_message;
-      previous_abort = pal->abort;
-      runtime::PalImpl ours = runtime::PalImpl::create(emit_log, "et_cffi");
-      ours.abort = on_abort;
-      runtime::register_pal(ours);
-    });
+    std::call_once(once, [] { runtime::runtime_init(); });
   });
 }
