@@ -262,6 +262,18 @@ def _conv_xnnpack_channels_last():
     )
 
 
+@model("conv_xnnpack_unplanned", "XNNPACK reading the caller's memory, if it may.")
+def _conv_xnnpack_unplanned():
+    return forward(
+        Conv(),
+        *images(2, 3, 5, 7),
+        partitioner=[XnnpackPartitioner()],
+        needs=["XnnpackBackend"],
+        planned=False,
+        **CLOSE,
+    )
+
+
 @model("conv_channels_last_batch1", "A size-one dimension, which says nothing about layout.")
 def _conv_channels_last_batch1():
     return forward(Conv(), *images_channels_last(1, 3, 5, 7), **CLOSE)
@@ -411,6 +423,41 @@ def _mlp_dynamic_unplanned():
 @model("mlp_dynamic_xnnpack", "The same through XNNPACK, which reshapes at run time.")
 def _mlp_dynamic_xnnpack():
     return mlp(partitioner=[XnnpackPartitioner()], needs=["XnnpackBackend"])
+
+
+@model("mlp_dynamic_xnnpack_unplanned", "The same in the caller's memory.")
+def _mlp_dynamic_xnnpack_unplanned():
+    return mlp(partitioner=[XnnpackPartitioner()], needs=["XnnpackBackend"], planned=False)
+
+
+@model("xnnpack_kinds_unplanned", "A method for each kind of XNNPACK kernel, over sizes no vector divides.")
+def _xnnpack_kinds_unplanned():
+    torch.manual_seed(0)
+    sizes = [(values(n, start=100 * n, step=1 / 64),) for n in (5, 1, 2, 3, 4, 7, 8, 13, 16, 31, 33, 63, 70)]
+    dynamic = (({0: Dim("size", min=1, max=70)},),)
+    rows = [(values(n, 5, start=50 * n, step=1 / 256),) for n in (3, 1, 2, 4, 5, 6, 7)]
+    wide = [(values(n, 37, start=900 * n, step=1 / 4096),) for n in (3, 1, 2, 7)]
+    row_dynamic = ({0: Dim("row", min=1, max=7)},)
+    image = [(values(1, 3, 7, 5, start=400 * n, step=1 / 64),) for n in (0, 1)]
+    return Recipe(
+        {
+            "unary": Method(Function(torch.sigmoid), sizes, dynamic),
+            "clamp": Method(Function(torch.relu), sizes, dynamic),
+            "binary": Method(Function(lambda x: x * x), sizes, dynamic),
+            "softmax": Method(Function(lambda x: x.softmax(1)), rows, (row_dynamic,)),
+            "linear": Method(nn.Linear(5, 3), rows, row_dynamic),
+            "wide": Method(nn.Linear(37, 19), wide, row_dynamic),
+            "conv": Method(nn.Conv2d(3, 4, 3), image),
+            "depthwise": Method(nn.Conv2d(3, 3, 3, groups=3), image),
+            "pool": Method(nn.MaxPool2d(2), image),
+            "mean": Method(Function(lambda x: x.mean((2, 3), keepdim=True)), image),
+        },
+        partitioner=[XnnpackPartitioner()],
+        needs=["XnnpackBackend"],
+        planned=False,
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 def two_dynamic(**rest) -> Recipe:
@@ -881,6 +928,21 @@ def _missing_backend():
         Add(),
         add_inputs(),
         partitioner=[CpuOnlyPartitioner()],
+        expect="load fails",
+        says="BackendWithCompilerDemo",
+        needs=["BackendWithCompilerDemo"],
+    )
+
+
+@model("missing_backend_reached", "The same in the caller's memory: an input that the delegate reads, one that it reads through a view, and one that it never reads.")
+def _missing_backend_reached():
+    from executorch.exir.backend.test.device_util import CpuOnlyPartitioner
+
+    return forward(
+        Function(lambda x, y, z: (x + y.reshape(2, 2), z * 2)),
+        (values(2, 2), values(4, start=4), values(3, start=50)),
+        partitioner=[CpuOnlyPartitioner()],
+        planned=False,
         expect="load fails",
         says="BackendWithCompilerDemo",
         needs=["BackendWithCompilerDemo"],
