@@ -35,8 +35,7 @@ PyAPI_FUNC(void) PyBuffer_Release(Py_buffer *view);
 
 /* A buffer that is held. Who reads its memory: the runtime, until the input is replaced. */
 typedef struct {
-  PyObject_HEAD
-  bool held;
+  PyObject_HEAD bool held;
   Py_buffer view;
 } Pin;
 
@@ -97,12 +96,9 @@ static PyMethodDef pin_methods[] = {
 };
 
 static PyType_Slot pin_slots[] = {
-    {Py_tp_dealloc, (void *)pin_dealloc},
-    {Py_tp_traverse, (void *)pin_traverse},
-    {Py_tp_clear, (void *)pin_clear},
-    {Py_tp_methods, pin_methods},
-    {Py_tp_doc, "A buffer that is held."},
-    {0, NULL},
+    {Py_tp_dealloc, (void *)pin_dealloc},  {Py_tp_traverse, (void *)pin_traverse},
+    {Py_tp_clear, (void *)pin_clear},      {Py_tp_methods, pin_methods},
+    {Py_tp_doc, "A buffer that is held."}, {0, NULL},
 };
 
 static PyType_Spec pin_spec = {

@@ -45,41 +45,36 @@ struct OutputSlot {
 } // namespace etcffi
 
 struct etcffi_method final : etcffi::Counted {
-  static etcffi::Ref<etcffi_method> load(etcffi_program* program, const char* name);
+  static etcffi::Ref<etcffi_method> load(etcffi_program *program, const char *name);
 
   // guard(), for a call that may leave the method half way through something: once a check inside the
   // runtime has failed, the method does not run again.
-  template <typename Body>
-  etcffi_status call(Body&& body) noexcept {
+  template <typename Body> etcffi_status call(Body &&body) noexcept {
     return etcffi::guard([&] {
       if (in_use_.exchange(true, std::memory_order_acquire)) {
         etcffi::fail(ETCFFI_Busy, "the method is being used by another thread; load one for each thread");
       }
       struct Leave {
-        std::atomic<bool>& in_use;
-        ~Leave() {
-          in_use.store(false, std::memory_order_release);
-        }
+        std::atomic<bool> &in_use;
+        ~Leave() { in_use.store(false, std::memory_order_release); }
       } leave{in_use_};
       try {
         body();
-      } catch (const etcffi::RuntimeAbort&) {
+      } catch (const etcffi::RuntimeAbort &) {
         broken_ = true;
         throw;
       }
     });
   }
 
-  void set_inputs(etcffi_value* values, size_t count);
+  void set_inputs(etcffi_value *values, size_t count);
   void refuse_inputs();
-  bool has_inputs() const {
-    return state_ == Inputs::kSet || state_ == Inputs::kSpent;
-  }
+  bool has_inputs() const { return state_ == Inputs::kSet || state_ == Inputs::kSpent; }
   void execute();
-  void get_outputs(bool clone, etcffi_value* values, size_t count);
-  etcffi::Ref<etcffi_tensor> get_attribute(const char* name);
+  void get_outputs(bool clone, etcffi_value *values, size_t count);
+  etcffi::Ref<etcffi_tensor> get_attribute(const char *name);
 
- private:
+private:
   enum class Inputs {
     kUnset,
     kSet,
@@ -90,24 +85,21 @@ struct etcffi_method final : etcffi::Counted {
     kSpent,
   };
 
-  explicit etcffi_method(etcffi_program* program) : program_(program) {}
+  explicit etcffi_method(etcffi_program *program) : program_(program) {}
   ~etcffi_method() override = default;
 
-  void load_method(const char* name, size_t index);
+  void load_method(const char *name, size_t index);
   void describe_inputs(size_t index);
   void describe_outputs(size_t index);
   void require_usable() const;
   void require_inputs() const;
-  void install(size_t index, etcffi_value& value);
-  void give(size_t index, const executorch::runtime::EValue& value);
-  etcffi::Ref<etcffi_tensor> make_result(const executorch::aten::Tensor& tensor, bool clone, etcffi_block* fresh);
-  template <typename List>
-  void write_items(const List& list, bool clone, etcffi_value& out);
-  void write_value(
-      const executorch::runtime::EValue& value,
-      bool clone,
-      etcffi::OutputSlot& slot,
-      etcffi_value& out);
+  void install(size_t index, etcffi_value &value);
+  void give(size_t index, const executorch::runtime::EValue &value);
+  etcffi::Ref<etcffi_tensor> make_result(const executorch::aten::Tensor &tensor, bool clone,
+                                         etcffi_block *fresh);
+  template <typename List> void write_items(const List &list, bool clone, etcffi_value &out);
+  void write_value(const executorch::runtime::EValue &value, bool clone, etcffi::OutputSlot &slot,
+                   etcffi_value &out);
 
   // In this order: each is used by those below it until they are destroyed. The method reads the program's
   // bytes, and its planned buffers, until its own destructor has run.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from et_cffi._lib import address_of, capsule, ffi, lib
 from et_cffi._memory import Memory
@@ -15,7 +15,7 @@ _CUDA = 2
 _MAX_VERSION = (lib.ETCFFI_DLPACK_MAJOR, lib.ETCFFI_DLPACK_MINOR)
 
 
-def describe_dlpack(source: Any) -> Optional[Memory]:
+def describe_dlpack(source: Any) -> Memory | None:
     """The memory of a DLPack producer, or None for an object that is none.
 
     The capsule is claimed, so its deleter is called exactly once: when the description is released.
@@ -32,15 +32,14 @@ def describe_dlpack(source: Any) -> Optional[Memory]:
         kind = int(device_of()[0])
         if kind not in _HOST and kind != _CUDA:
             raise DeviceError(
-                f"it is on DLPack device type {kind}, which the runtime cannot name; copy it to the host first"
+                f"it is on DLPack device type {kind}, which the runtime cannot name; copy it to the host "
+                "first"
             )
     made = _produce(source)
     address, versioned = capsule.claim(made)
     # From here on the memory is ours to give back. Who reads it: the runtime, until the input is replaced.
     if versioned:
-        managed = ffi.gc(
-            ffi.cast("DLManagedTensorVersioned *", address), lib.etcffi_dlpack_release_versioned
-        )
+        managed = ffi.gc(ffi.cast("DLManagedTensorVersioned *", address), lib.etcffi_dlpack_release_versioned)
         if managed.version.major != lib.ETCFFI_DLPACK_MAJOR:
             major = managed.version.major
             ffi.release(managed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Optional, Protocol
+from typing import Any, Protocol
 
 from et_cffi._buffer import describe_buffer, is_buffer
 from et_cffi._dlpack import describe_dlpack
@@ -52,7 +52,7 @@ class InputWriter:
 
     def __init__(self, meta: MethodMeta) -> None:
         kinds = [meta.input_kind(i) for i in range(meta.num_inputs())]
-        self._infos: list[Optional[TensorInfo]] = [
+        self._infos: list[TensorInfo | None] = [
             meta.input_tensor_meta(i) if kind == "Tensor" else None for i, kind in enumerate(kinds)
         ]
         self._kinds = kinds
@@ -67,7 +67,7 @@ class InputWriter:
         """Ends the use of what `take` gave."""
         self._spare.append(values)
 
-    def write(self, values: InputValues, index: int, source: Any) -> Optional[Held]:
+    def write(self, values: InputValues, index: int, source: Any) -> Held | None:
         """Describes input `index`; what holds the memory is the caller's to keep through the call that sets
         the inputs, and then to release.
 
@@ -81,7 +81,7 @@ class InputWriter:
         # The one place where CPython and PyPy part: CPython's C API describes a plain buffer without a
         # memoryview, and finds nothing that describe_buffer would not.
         if _pin is not None and type(source) is not TensorBuffer:
-            pin: Optional[Held] = _pin(source, values.addresses[index])
+            pin: Held | None = _pin(source, values.addresses[index])
             if pin is not None:
                 return pin
         with _naming_input(index, info):
@@ -108,7 +108,7 @@ class InputValues:
 
 
 @contextmanager
-def _naming_input(index: int, info: Optional[TensorInfo]) -> Iterator[None]:
+def _naming_input(index: int, info: TensorInfo | None) -> Iterator[None]:
     try:
         yield
     except ExecuTorchError as error:
@@ -139,7 +139,7 @@ def _write_memory(value: Any, memory: Memory) -> None:
         raise ShapeError(f"its shape {shape} has sizes or strides beyond 64 bits") from error
 
 
-def _write_scalar(value: Any, kind: str, source: Any) -> Optional[Memory]:
+def _write_scalar(value: Any, kind: str, source: Any) -> Memory | None:
     """Describes a value that is no tensor. Only a str has memory to keep."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(source, numpy.generic):
@@ -176,7 +176,7 @@ def _write_scalar(value: Any, kind: str, source: Any) -> Optional[Memory]:
     return None
 
 
-def _describe(source: Any, info: TensorInfo) -> Optional[Memory]:
+def _describe(source: Any, info: TensorInfo) -> Memory | None:
     """The one description that the three ways in, and a result passed back in, all end with."""
     memory = describe_result(source)
     if memory is None:

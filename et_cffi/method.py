@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Optional
+from typing import Any
 
 from et_cffi._inputs import Held, InputValues, InputWriter, as_inputs
 from et_cffi._lib import ffi, lib
@@ -40,7 +40,7 @@ class Method:
     """
 
     def __init__(self, handle: Any, metadata: MethodMeta) -> None:
-        self._handle: Optional[Any] = handle
+        self._handle: Any | None = handle
         self._metadata = metadata
         self._writer = InputWriter(metadata)
         self._num_outputs = metadata.num_outputs()
@@ -168,7 +168,9 @@ class Method:
         self._acquire()
         try:
             if self._calls:
-                raise MethodStateError(f"the method '{self._metadata.name()}' is running and cannot be closed")
+                raise MethodStateError(
+                    f"the method '{self._metadata.name()}' is running and cannot be closed"
+                )
             handle, self._handle = self._handle, None
             self._results = {}
             if handle is not None:
@@ -186,7 +188,9 @@ class Method:
         self.close()
 
     def __reduce__(self) -> Any:
-        raise TypeError("a Method holds native memory and cannot be pickled; load it again where it is needed")
+        raise TypeError(
+            "a Method holds native memory and cannot be pickled; load it again where it is needed"
+        )
 
     def __repr__(self) -> str:
         return f"<et_cffi.Method '{self._metadata.name()}'{'' if self._handle else ', closed'}>"
@@ -218,14 +222,14 @@ class Method:
         self._give(handle, inputs, (clone, outputs))
         return self._keep_results(outputs, clone)
 
-    def _give(self, handle: Any, inputs: Any, run: Optional[tuple[bool, Any]]) -> None:
+    def _give(self, handle: Any, inputs: Any, run: tuple[bool, Any] | None) -> None:
         """Sets the inputs and, where `run` says how and into what, runs the method and gets its outputs."""
         self._results = {}
         # A caller who retries after a refusal accumulates nothing: nothing reads an incomplete set.
         refused, self._held_refused = self._held_refused, []
         for held in refused:
             held.release()
-        described: list[Optional[Held]] = []
+        described: list[Held | None] = []
         writer = self._writer
         values = writer.take()
         complete = False
@@ -239,9 +243,7 @@ class Method:
                 status = lib.etcffi_method_set_inputs(handle, array, len(given))
             else:
                 clone, outputs = run
-                status = lib.etcffi_method_run(
-                    handle, array, len(given), clone, outputs, self._num_outputs
-                )
+                status = lib.etcffi_method_run(handle, array, len(given), clone, outputs, self._num_outputs)
             if status:
                 complete = bool(lib.etcffi_method_has_inputs(handle))
                 raise failure(status)
@@ -307,7 +309,7 @@ class Method:
         return buffer if self._torch is None else to_torch(self._torch, buffer)
 
 
-def _pointed_at(values: InputValues, described: list[Optional[Held]]) -> list[Held]:
+def _pointed_at(values: InputValues, described: list[Held | None]) -> list[Held]:
     """The inputs that the runtime reads when it runs; the others were copied, and are let go of."""
     kept = []
     for value, held in zip(values.items, described):
@@ -321,7 +323,7 @@ def _pointed_at(values: InputValues, described: list[Optional[Held]]) -> list[He
     return kept
 
 
-def _let_go(described: list[Optional[Held]]) -> list[Held]:
+def _let_go(described: list[Held | None]) -> list[Held]:
     for held in described:
         if held is not None:
             held.release()

@@ -19,7 +19,11 @@ _SUFFIX = ".dylib" if os.uname().sysname == "Darwin" else ".so"
 # where nothing can catch it.
 _BUNDLED = (
     ("libexecutorch_kernels_optimized", lib.etcffi_has_kernel, b"aten::add.out"),
-    ("libexecutorch_kernels_quantized", lib.etcffi_has_kernel, b"quantized_decomposed::dequantize_per_tensor.out"),
+    (
+        "libexecutorch_kernels_quantized",
+        lib.etcffi_has_kernel,
+        b"quantized_decomposed::dequantize_per_tensor.out",
+    ),
     ("libexecutorch_backend_xnnpack", lib.etcffi_has_backend, b"XnnpackBackend"),
 )
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, Optional
+from typing import Any
 
 from et_cffi._lib import address_of, capsule, ffi, lib
 from et_cffi._memory import Memory
@@ -103,7 +102,8 @@ class TensorBuffer:
     def _view(self) -> memoryview:
         import numpy  # a memoryview with strides cannot be made without it
 
-        return memoryview(numpy.asarray(_ArrayInterface(self)))
+        array: Any = numpy.asarray(_ArrayInterface(self))
+        return memoryview(array)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's (device type, device id): (1, 0) is the host."""
@@ -114,9 +114,9 @@ class TensorBuffer:
         self,
         *,
         stream: Any = None,
-        max_version: Optional[tuple[int, int]] = None,
-        dl_device: Optional[tuple[int, int]] = None,
-        copy: Optional[bool] = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
     ) -> Any:
         """A DLPack capsule over the same memory, as the Python array API standard describes it.
 
@@ -177,7 +177,7 @@ def _wrap(managed: Any, versioned: bool) -> Any:
         raise
 
 
-def describe_result(source: Any) -> Optional[Memory]:
+def describe_result(source: Any) -> Memory | None:
     """The memory of a result that goes straight back in, or None for anything else."""
     if type(source) is not TensorBuffer:
         return None
@@ -193,5 +193,3 @@ def describe_result(source: Any) -> Optional[Memory]:
         pinned=True,
         device=source.device,
     )
-
-
