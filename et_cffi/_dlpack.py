@@ -7,7 +7,7 @@ from typing import Any
 from et_cffi._lib import address_of, capsule, ffi, lib
 from et_cffi._memory import Memory
 from et_cffi.device import Device, DeviceType
-from et_cffi.errors import DeviceError, DtypeError, failure
+from et_cffi.errors import DeviceError, DtypeError, InputKindError, failure
 
 # DLPack's DLDeviceType: CPU, and pinned and managed CUDA memory, which the host reads like its own.
 _HOST = {1, 3, 13}
@@ -23,6 +23,7 @@ def describe_dlpack(source: Any) -> Memory | None:
     Raises:
         DeviceError: it is on a device that the runtime cannot name; `__dlpack__` is then not called.
         DtypeError, ShapeError: it has a dtype or a shape that the runtime cannot describe.
+        InputKindError: what it hands over is no DLPack capsule, or one that was consumed.
     """
     produce = getattr(type(source), "__dlpack__", None)
     if produce is None:
@@ -36,7 +37,10 @@ def describe_dlpack(source: Any) -> Memory | None:
                 "first"
             )
     made = _produce(source)
-    address, versioned = capsule.claim(made)
+    try:
+        address, versioned = capsule.claim(made)
+    except (TypeError, ValueError) as error:
+        raise InputKindError(f"its __dlpack__ handed over nothing that can be claimed: {error}") from error
     # From here on the memory is ours to give back. Who reads it: the runtime, until the input is replaced.
     if versioned:
         managed = ffi.gc(ffi.cast("DLManagedTensorVersioned *", address), lib.etcffi_dlpack_release_versioned)

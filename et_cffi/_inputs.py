@@ -9,14 +9,13 @@ from typing import Any, Protocol
 
 from et_cffi._buffer import describe_buffer, is_buffer
 from et_cffi._dlpack import describe_dlpack
-from et_cffi._lib import address_of, cpython, ffi, lib
+from et_cffi._lib import ffi, lib
 from et_cffi._memory import Memory
 from et_cffi._torch import describe_torch
 from et_cffi.errors import ExecuTorchError, InputKindError, ShapeError
 from et_cffi.metadata import MethodMeta, TensorInfo
 from et_cffi.tensor_buffer import TensorBuffer, describe_result
 
-_pin = cpython and cpython.pin
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
@@ -78,12 +77,6 @@ class InputWriter:
         if info is None:
             with _naming_input(index, None):
                 return _write_scalar(values.items[index], self._kinds[index], source)
-        # The one place where CPython and PyPy part: CPython's C API describes a plain buffer without a
-        # memoryview, and finds nothing that describe_buffer would not.
-        if _pin is not None and type(source) is not TensorBuffer:
-            pin: Held | None = _pin(source, values.addresses[index])
-            if pin is not None:
-                return pin
         with _naming_input(index, info):
             memory = _describe(source, info)
             if memory is None:
@@ -97,14 +90,13 @@ class InputWriter:
 
 
 class InputValues:
-    """An array of etcffi_value, its items, and their addresses."""
+    """An array of etcffi_value, and its items."""
 
-    __slots__ = ("addresses", "array", "items")
+    __slots__ = ("array", "items")
 
     def __init__(self, count: int) -> None:
         self.array = ffi.new("etcffi_value[]", count)
         self.items = [self.array[i] for i in range(count)]
-        self.addresses = [address_of(ffi.addressof(item)) for item in self.items]
 
 
 @contextmanager

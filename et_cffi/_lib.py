@@ -12,6 +12,13 @@ from et_cffi._mapped import check_mapped
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 LIBRARY_DIR = os.path.join(PACKAGE, "lib")
 
+if not os.path.isdir(LIBRARY_DIR):
+    raise ImportError(
+        f"{PACKAGE} is source code that has not been built. Build it in place (pip install -e .), or run "
+        "Python from another directory, where it finds the package that was installed",
+        name="et_cffi",
+    )
+
 # Before the loader sees the file name: it would hand over whatever libexecutorch the process already has.
 check_mapped(LIBRARY_DIR)
 

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from et_cffi._inputs import Held, InputValues, InputWriter, as_inputs
-from et_cffi._lib import ffi, lib
+from et_cffi._lib import address_of, cpython, ffi, lib
 from et_cffi._log import forward_log
 from et_cffi._torch import loaded_torch, to_torch
 from et_cffi.errors import MemoryMovedError, MethodStateError, ThreadError, check, failure
@@ -23,7 +23,6 @@ _NOT_GIVEN = _NotGiven()
 
 # Looked up once: they are used in every run.
 _TENSOR = lib.ETCFFI_Tag_Tensor
-_gc, _release_tensor = ffi.gc, lib.etcffi_tensor_release
 
 _NUMBERS = {
     lib.ETCFFI_Tag_ListInt: "int64_t *",
@@ -63,6 +62,16 @@ class Method:
         # Asked once, when the method is loaded: the type of a result must not change under a caller in
         # the middle of a run because something else imported torch.
         self._torch = loaded_torch()
+        self._runner = self._make_runner() if cpython else None
+
+    def _make_runner(self) -> Any:
+        """What runs the method by CPython's C API, where all inputs and outputs are tensors; else None."""
+        meta = self._metadata
+        kinds = [meta.input_kind(i) for i in range(meta.num_inputs())]
+        kinds += [meta.output_kind(i) for i in range(meta.num_outputs())]
+        if any(kind != "Tensor" for kind in kinds):
+            return None
+        return cpython.Runner(address_of(self._handle), TensorBuffer, meta.num_inputs(), meta.num_outputs())
 
     @property
     def metadata(self) -> MethodMeta:
@@ -93,7 +102,9 @@ class Method:
         try:
             clone = bool(clone_outputs)
             if inputs is not _NOT_GIVEN:
-                return self._run(handle, inputs, clone)
+                # Where CPython and PyPy part: a run that is plain is done by CPython's C API, as below.
+                ran = None if self._runner is None else self._runner.run(inputs, clone)
+                return self._run(handle, inputs, clone) if ran is None else self._ran(handle, clone, *ran)
             self._results = {}
             for held in self._held:
                 if held.moved():
@@ -225,10 +236,7 @@ class Method:
     def _give(self, handle: Any, inputs: Any, run: tuple[bool, Any] | None) -> None:
         """Sets the inputs and, where `run` says how and into what, runs the method and gets its outputs."""
         self._results = {}
-        # A caller who retries after a refusal accumulates nothing: nothing reads an incomplete set.
-        refused, self._held_refused = self._held_refused, []
-        for held in refused:
-            held.release()
+        self._drop_refused()
         described: list[Held | None] = []
         writer = self._writer
         values = writer.take()
@@ -251,16 +259,42 @@ class Method:
             forward_log()
         finally:
             pointed_at = _pointed_at(values, described) if self._may_point_at else _let_go(described)
-            if complete:
-                replaced, self._held = self._held, pointed_at
-                for held in replaced:
-                    held.release()
-            else:
-                lib.etcffi_method_refuse_inputs(handle)
-                # The runtime may have taken some of them before it refused: both sets are kept until a
-                # whole one has replaced them.
-                self._held_refused += pointed_at
+            self._replace_inputs(handle, pointed_at, complete)
             writer.put_back(values)
+
+    def _drop_refused(self) -> None:
+        # A caller who retries after a refusal accumulates nothing: nothing reads an incomplete set.
+        refused, self._held_refused = self._held_refused, []
+        for held in refused:
+            held.release()
+
+    def _replace_inputs(self, handle: Any, pointed_at: list[Held], complete: bool) -> None:
+        if complete:
+            replaced, self._held = self._held, pointed_at
+            for held in replaced:
+                held.release()
+        else:
+            lib.etcffi_method_refuse_inputs(handle)
+            # The runtime may have taken some of them before it refused: both sets are kept until a whole
+            # one has replaced them.
+            self._held_refused += pointed_at
+
+    def _ran(
+        self, handle: Any, clone: bool, status: int, results: list[Any] | None, pins: list[Held]
+    ) -> list[Any]:
+        self._results = {}
+        if self._held_refused:
+            self._drop_refused()
+        complete = not status or bool(lib.etcffi_method_has_inputs(handle))
+        error = failure(status) if status else None
+        self._replace_inputs(handle, pins, complete)
+        if error is not None or results is None:
+            raise error or RuntimeError("a run without results and without an error")
+        if self._torch is not None:
+            results = [to_torch(self._torch, result) for result in results]
+        self._results = {clone: results}
+        forward_log()
+        return results.copy()
 
     def _new_output_values(self) -> Any:
         return ffi.new("etcffi_value[]", self._num_outputs)
@@ -305,7 +339,7 @@ class Method:
         return None
 
     def _result(self, tensor: Any) -> Any:
-        buffer = TensorBuffer(_gc(tensor, _release_tensor))
+        buffer = TensorBuffer._adopt(address_of(tensor))
         return buffer if self._torch is None else to_torch(self._torch, buffer)
 
 
