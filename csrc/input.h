@@ -23,6 +23,8 @@ struct InputSlot {
   // The memory of an input that could not be pointed at. Who reads it: the runtime, in every run until the
   // input is replaced. Kept for the next input of this slot, which is then copied over it.
   Ref<etcffi_block> copy;
+  // Whether the input being set is in `copy` already.
+  bool copied = false;
 };
 
 // Fails, naming the input and what to do, where `value` is not what the slot takes. On success a tensor's

@@ -9,6 +9,7 @@
 
 #include "schema/program_generated.h"
 #include "status.h"
+#include "validate.h"
 
 namespace runtime = executorch::runtime;
 namespace extension = executorch::extension;
@@ -74,6 +75,8 @@ void etcffi_program::load(int32_t verification) {
   flatbuffer_.emplace(std::move(flatbuffer.get()));
   const fb::Program *parsed =
       verify(static_cast<const uint8_t *>(flatbuffer_->data()), flatbuffer_->size(), what_);
+  check_segments(parsed, extent, size.get(), what_);
+  validate(parsed, extent, what_);
   auto program = Program::load(loader_.get(), static_cast<Program::Verification>(verification));
   check(program.error(), "loading " + what_);
   program_.emplace(std::move(program.get()));

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from et_cffi._destructor import Destructor
 from et_cffi._lib import address_of, capsule, ffi, lib
 from et_cffi._memory import Memory
 from et_cffi.device import Device, DeviceType
@@ -43,14 +44,16 @@ def describe_dlpack(source: Any) -> Memory | None:
         raise InputKindError(f"its __dlpack__ handed over nothing that can be claimed: {error}") from error
     # From here on the memory is ours to give back. Who reads it: the runtime, until the input is replaced.
     if versioned:
-        managed = ffi.gc(ffi.cast("DLManagedTensorVersioned *", address), lib.etcffi_dlpack_release_versioned)
+        destructor = Destructor(lib.etcffi_dlpack_release_versioned)
+        managed = ffi.gc(ffi.cast("DLManagedTensorVersioned *", address), destructor)
         if managed.version.major != lib.ETCFFI_DLPACK_MAJOR:
             major = managed.version.major
             ffi.release(managed)
             raise DtypeError(f"its capsule is of DLPack version {major}, and version 1 is understood")
         read_only = bool(managed.flags & lib.ETCFFI_DLPACK_READ_ONLY)
     else:
-        managed = ffi.gc(ffi.cast("DLManagedTensor *", address), lib.etcffi_dlpack_release)
+        destructor = Destructor(lib.etcffi_dlpack_release)
+        managed = ffi.gc(ffi.cast("DLManagedTensor *", address), destructor)
         read_only = False
     memory = ffi.new("etcffi_memory *")
     status = lib.etcffi_memory_from_dlpack(ffi.addressof(managed.dl_tensor), memory)
@@ -67,6 +70,8 @@ def describe_dlpack(source: Any) -> Memory | None:
         # Claiming the capsule is the producer's promise to leave the memory where it is.
         pinned=not read_only,
         device=Device(DeviceType(memory.device.type), memory.device.index),
+        # Given back before its time, where a collector finalises it together with the method.
+        locate=lambda: destructor.done,
         release_owner=lambda: ffi.release(managed),
     )
 

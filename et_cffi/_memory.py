@@ -12,7 +12,7 @@ class Memory:
 
     `address` is that of the first element, `nbytes` how much may be read from there on, `strides` count
     elements. `pinned` says that the memory stays put and may be written for as long as `owner` is held.
-    `locate` finds the memory again: (address, bytes) of what exports it, to be compared with `location`.
+    `locate` finds the memory again: address and bytes of what exports it, to be compared with `location`.
     """
 
     __slots__ = (
@@ -40,7 +40,7 @@ class Memory:
         *,
         pinned: bool,
         device: Device = CPU,
-        locate: Callable[[], tuple[int, int]] | None = None,
+        locate: Callable[[], object] | None = None,
         release_owner: Callable[[], None] | None = None,
     ) -> None:
         self.address = address

@@ -167,6 +167,9 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
                 "being copied to the host first; pass it on through DLPack to keep it where it is"
             )
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a TensorBuffer holds native memory and cannot be copied or pickled; numpy.array copies it")
+
     def __repr__(self) -> str:
         device = "" if self._memory.device.type == lib.ETCFFI_DeviceType_CPU else f", device={self.device}"
         return f"TensorBuffer(shape={self.shape}, dtype={self.dtype}{device})"
