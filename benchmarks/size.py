@@ -65,7 +65,7 @@ def main() -> None:
         importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError as error:
         print(line("  with " + ", ".join(sorted(needed)), total, total))
-        print(f"\n{error.name} is not installed here: own figures only")
+        print(f"\n{error.args[0]} is not installed here: own figures only")
         return
     print(line("executorch", size_of_distribution("executorch"), own), end="\n\n")
     print(line("et_cffi with " + ", ".join(sorted(needed)), total, total))

@@ -10,6 +10,7 @@
 #include <Python.h>
 
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "et_cffi.h"
@@ -404,9 +405,9 @@ typedef struct {
 static void runner_dealloc(PyObject *self) {
   Runner *runner = (Runner *)self;
   PyTypeObject *type = Py_TYPE(self);
-  PyMem_Free(runner->inputs);
-  PyMem_Free(runner->outputs);
-  PyMem_Free(runner->views);
+  free(runner->inputs);
+  free(runner->outputs);
+  free(runner->views);
   Py_XDECREF((PyObject *)runner->result_type);
   freefunc free_slot = (freefunc)PyType_GetSlot(type, Py_tp_free);
   free_slot(self);
@@ -430,9 +431,9 @@ static PyObject *runner_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
   runner->result_type = (PyTypeObject *)result_type;
   runner->num_inputs = num_inputs;
   runner->num_outputs = num_outputs;
-  runner->inputs = PyMem_Calloc((size_t)num_inputs + 1, sizeof(etcffi_value));
-  runner->outputs = PyMem_Calloc((size_t)num_outputs + 1, sizeof(etcffi_value));
-  runner->views = PyMem_Calloc((size_t)num_inputs + 1, sizeof(Py_buffer));
+  runner->inputs = calloc((size_t)num_inputs + 1, sizeof(etcffi_value));
+  runner->outputs = calloc((size_t)num_outputs + 1, sizeof(etcffi_value));
+  runner->views = calloc((size_t)num_inputs + 1, sizeof(Py_buffer));
   if (runner->inputs == NULL || runner->outputs == NULL || runner->views == NULL) {
     Py_DECREF(runner);
     return PyErr_NoMemory();
@@ -521,8 +522,9 @@ static PyObject *runner_run(PyObject *self, PyObject *args) {
   if (!PyArg_ParseTuple(args, "Op:run", &inputs, &clone)) {
     return NULL;
   }
-  bool is_list = PyList_Check(inputs);
-  if (runner->running || (!is_list && !PyTuple_Check(inputs)) ||
+  /* Exactly these: a class of somebody's own may give other items than it has, or never end. */
+  bool is_list = PyList_CheckExact(inputs);
+  if (runner->running || (!is_list && !PyTuple_CheckExact(inputs)) ||
       (is_list ? PyList_Size(inputs) : PyTuple_Size(inputs)) != runner->num_inputs) {
     Py_RETURN_NONE;
   }

@@ -170,6 +170,7 @@ Ref<etcffi_method> etcffi_method::load(etcffi_program *program, const char *name
 
 void etcffi_method::load_method(const char *name, size_t index) {
   const std::string doing = std::string("loading the method '") + name + "'";
+  program_->check_delegates(index);
   const runtime::MethodMeta meta = program_->meta(index);
   bool host_only = true;
   for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i) {

@@ -260,7 +260,7 @@ class Method:
         values = writer.take()
         complete = False
         try:
-            given = as_inputs(inputs)
+            given = as_inputs(inputs, len(values.items))
             if len(given) == len(values.items):
                 for index, source in enumerate(given):
                     described.append(writer.write(values, index, source))

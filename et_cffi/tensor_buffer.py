@@ -20,7 +20,9 @@ class _CffiLender:
     @classmethod
     def _adopt(cls, address: int) -> Any:
         made = cls.__new__(cls)
-        made._tensor = ffi.gc(ffi.cast("etcffi_tensor *", address), lib.etcffi_tensor_release)
+        tensor = ffi.cast("etcffi_tensor *", address)
+        # The size tells PyPy's collector what it would free: it sees the handle only.
+        made._tensor = ffi.gc(tensor, lib.etcffi_tensor_release, lib.etcffi_tensor_readable(tensor))
         return made
 
 

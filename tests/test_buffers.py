@@ -107,7 +107,7 @@ def test_numpy_types_that_share_a_width(kind):
 
 @pytest.mark.parametrize("planned", [True, False])
 @pytest.mark.parametrize("dtype", sorted(set(FORMAT) - {"bool", "int8", "uint8"}))
-def test_an_unaligned_array_is_read_where_it_is(dtype, planned):
+def test_an_unaligned_array_is_copied(dtype, planned):
     """numpy states '=' for it, and no kernel may be pointed at it."""
     method, case = dtype_case(dtype, planned)
     values = case.inputs[0]
@@ -116,6 +116,9 @@ def test_an_unaligned_array_is_read_where_it_is(dtype, planned):
     source[...] = values
     assert not source.flags.aligned
     check_outputs(method.execute([source]), case)
+    method.set_inputs([source])
+    source[...] = 0
+    check_outputs(method.execute(), case)
 
 
 @pytest.mark.parametrize("dtype", sorted(set(FORMAT) - {"bool", "int8", "uint8"}))
@@ -372,6 +375,31 @@ def test_an_indirect_buffer_is_refused():
     assert words.startswith("input 0")
     assert "indirect" in words
     assert "contiguous" in words
+
+
+READ_ONLY = {
+    "bytes": lambda x: memoryview(x.tobytes()).cast("f", [2, 2]),
+    "read-only view": lambda x: memoryview(bytearray(x.tobytes())).toreadonly().cast("f", [2, 2]),
+    "numpy": lambda x: numpy.frombuffer(x.tobytes(), "f4").reshape(2, 2),
+    "broadcast": lambda x: numpy.broadcast_to(x.copy(), x.shape),
+}
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("source", READ_ONLY)
+@pytest.mark.parametrize("name", ["writes_input", "writes_input_unplanned"])
+def test_a_read_only_buffer_is_not_written(name, source, steps):
+    """By a model that adds 1 to its first input. Python shares immutable objects."""
+    method, case = load(name), case_of(name)
+    x = READ_ONLY[source](case.inputs[0])
+    assert memoryview(x).readonly
+    if steps == 1:
+        outputs = method.execute([x, case.inputs[1]])
+    else:
+        method.set_inputs([x, case.inputs[1]])
+        outputs = method.execute()
+    check_outputs(outputs, case)
+    assert numpy.asarray(x).tobytes() == case.inputs[0].tobytes()
 
 
 # ---- sources ----------------------------------------------------------------------------------------------

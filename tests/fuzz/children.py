@@ -16,7 +16,7 @@ import signal
 import tempfile
 import traceback
 from collections.abc import Iterator
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple
 
 # A child starts afresh after this many cases. More than one, so that what a case destroyed without ending its
 # process has others to end; not many, so that they are not far behind it.
@@ -106,7 +106,7 @@ def _child(work: Any, cases: range, writing: int, stacks: Any, address_space: in
         for case in cases:
             try:
                 outcome, detail = work(case)
-            except Exception:
+            except BaseException:  # whatever it is, it must not get past here
                 outcome, detail = "exception", traceback.format_exc()
             _write(writing, json.dumps([case, outcome, detail]).encode() + b"\n")
         os._exit(0)
@@ -120,7 +120,7 @@ def _write(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def _read(reading: int, seconds: float) -> Iterator[Optional[Result]]:
+def _read(reading: int, seconds: float) -> Iterator[Result | None]:
     """The results as they come; None where none came in time."""
     rest = b""
     while select.select([reading], [], [], seconds)[0]:

@@ -5,8 +5,8 @@
 
 A case is one of the test models with something changed: bits, bytes and words anywhere, the header, the
 length of the file, pieces of another model, the numbers and offsets of the flatbuffer (by its schema), or the
-delegate's blob. It is loaded in both verifications (from memory, and from a file), every method is described,
-loaded and run on the model's own inputs, and every output and attribute is read. Each case ends in an outcome:
+delegate's blob. It is loaded in both verifications (from memory, and from a file); every method is described,
+loaded and run on the model's own inputs and on zeros; every output and attribute is read. The outcomes:
 
     runs        every method of it ran
     refused     something was refused, with an ExecuTorchError
@@ -30,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -44,7 +44,7 @@ import et_cffi  # noqa: E402
 from et_cffi import ScalarType, Verification  # noqa: E402
 
 KEPT = HERE.parents[1] / "build" / "fuzz"
-OF: Optional[pathlib.Path] = None
+OF: pathlib.Path | None = None
 
 # Inputs beyond this are not made: what a case tests is the program, not how much memory there is.
 _MOST_INPUT_BYTES = 1 << 26
@@ -74,7 +74,9 @@ def _near(rng: random.Random, value: int, format: str) -> int:
     return other & ((1 << bits) - 1)
 
 
-def _edit_site(rng: random.Random, data: bytearray, site: flatbuffer.Site, targets: dict[str, list[int]]) -> str:
+def _edit_site(
+    rng: random.Random, data: bytearray, site: flatbuffer.Site, targets: dict[str, list[int]]
+) -> str:
     unsigned = {1: "B", 2: "H", 4: "I", 8: "Q"}[struct.calcsize(site.format)]
     (old,) = struct.unpack_from("<" + unsigned, data, site.offset)
     if site.kind == "offset" and rng.random() < 0.6:
@@ -90,7 +92,7 @@ def _edit_site(rng: random.Random, data: bytearray, site: flatbuffer.Site, targe
     return f"{site.kind} {site.path} at {site.offset}: {old} -> {new}"
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _sites(name: str) -> tuple[dict[str, list[flatbuffer.Site]], dict[str, list[int]]]:
     sites, targets = flatbuffer.walk(_bytes(name))
     by_path = collections.defaultdict(list)
@@ -165,7 +167,9 @@ def _edit_header(rng: random.Random, data: bytearray, name: str) -> str:
 
 
 def _edit_length(rng: random.Random, data: bytearray, name: str) -> str:
-    size = rng.choice((rng.randrange(len(data)), rng.randrange(min(len(data), 80)), len(data) - rng.randrange(64)))
+    size = rng.choice(
+        (rng.randrange(len(data)), rng.randrange(min(len(data), 80)), len(data) - rng.randrange(64))
+    )
     del data[size:]
     if rng.random() < 0.3 and size >= 40:
         # The header says that this is all.
@@ -252,7 +256,7 @@ def make(seed: int, case: int) -> tuple[str, bytes, str]:
 # ---- running one --------------------------------------------------------------------------------------
 
 
-def exercise(data: bytes, name: Optional[str]) -> str:
+def exercise(data: bytes, name: str | None) -> str:
     """Loads a program in both ways, and does with it whatever can be done; "runs" or "refused: ..."."""
     refusals = []
     with tempfile.TemporaryDirectory() as directory:
@@ -272,7 +276,7 @@ def exercise(data: bytes, name: Optional[str]) -> str:
     return "refused: " + " | ".join(refusals) if refusals else "runs"
 
 
-def _exercise_method(program: Any, method_name: str, name: Optional[str]) -> None:
+def _exercise_method(program: Any, method_name: str, name: str | None) -> None:
     meta = program.metadata(method_name)
     repr(meta)
     for info in _tensors(meta):
@@ -309,13 +313,13 @@ def _tensors(meta: Any) -> Iterator[Any]:
         yield meta.attribute_tensor_meta(index)
 
 
-@functools.lru_cache(maxsize=None)
-def _case(name: str, method: str) -> Optional[list[Any]]:
+@functools.cache
+def _case(name: str, method: str) -> list[Any] | None:
     described = model_index.models().get(name, {"methods": {}})["methods"].get(method)
     return model_index.cases(name, method)[0].inputs if described and described["cases"] else None
 
 
-def _inputs(meta: Any, name: Optional[str], method: str, smallest: bool = False) -> list[Any]:
+def _inputs(meta: Any, name: str | None, method: str, smallest: bool = False) -> list[Any]:
     """The model's own inputs where they still fit, and otherwise zeros: as large as the file allows, or with
     ones for all sizes that may be smaller."""
     known = (_case(name, method) if name is not None else None) or []
@@ -432,7 +436,10 @@ def main() -> int:
             KEPT.mkdir(parents=True, exist_ok=True)
             path = KEPT / f"{result.outcome}-{options.seed}-{result.case}.pte"
             path.write_bytes(data)
-            print(f"case {result.case}: {result.outcome}: {changed}\n{result.detail}\nkept as {path}", flush=True)
+            print(
+                f"case {result.case}: {result.outcome}: {changed}\n{result.detail}\nkept as {path}",
+                flush=True,
+            )
             if options.backtraces and result.outcome == "crash":
                 print(backtrace(path, name), flush=True)
     print(f"seed {options.seed}, {options.cases} cases: {dict(counts.most_common())}")

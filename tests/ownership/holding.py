@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array as arrays
 import ctypes
+import gc
 import sys
 import weakref
 from collections.abc import Callable
@@ -11,17 +12,17 @@ from typing import Any
 
 import numpy
 from dlpack_producer import READ_ONLY, Producer
-from support import collect, load
+from support import load
 
 Values = numpy.ndarray[Any, Any]
 
 
 def settle() -> None:
-    """What nothing refers to is gone afterwards. CPython lets go at once, or not at all: a cycle would be a fault
-    here. PyPy finds out what an array of numpy had held a collection after the array."""
+    """What nothing refers to is gone afterwards. CPython lets go at once, or not at all: a cycle would be a
+    fault here. PyPy finds out what an array of numpy had held a collection after the array."""
     if sys.implementation.name != "cpython":
-        collect()
-        collect()
+        for _ in range(5):
+            gc.collect()
 
 
 class Bytes(bytearray):

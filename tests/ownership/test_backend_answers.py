@@ -53,9 +53,9 @@ def as_result(values):
 
 
 def test_inputs_of_a_backend_that_has_not_answered_are_copied(backend):
-    """What the delegate never reads is pointed at all the same. Fails where unknown counts as needing nothing
-    (input.cpp, may_point_at: `!slot.needs_unknown`), and where a view of an input is not followed (schema.cpp,
-    backends_reached: shares_memory)."""
+    """What the delegate never reads is pointed at all the same. Fails where unknown counts as needing
+    nothing (input.cpp, may_point_at: `!slot.needs_unknown`), and where a view of an input is not followed
+    (schema.cpp, backends_reached: shares_memory)."""
     assert pointed_at(backend.load(0), X.copy(), Y.copy(), Z.copy()) == ("none", True)
 
 
@@ -68,8 +68,8 @@ def test_an_answer_is_taken_by_methods_loaded_afterwards(backend):
 
 
 def test_padding(backend):
-    """An array ends with its elements; a result has room behind them. Fails where may_point_at does not compare
-    the padding (input.cpp), and where a block has no room (block.h: kRoom)."""
+    """An array ends with its elements; a result has room behind them. Fails where may_point_at does not
+    compare the padding (input.cpp), and where a block has no room (block.h: kRoom)."""
     needs = Runtime.get().backend_registry.set_input_needs
     needs(backend.name(2), padding=1, alignment=1)
     assert pointed_at(backend.load(2), X.copy(), Y.copy(), Z.copy()) == ("none", True)
@@ -147,7 +147,8 @@ def room_wanted(method, array):
 def test_xnnpack_reads_no_further_than_it_said(name, method):
     """Each input ends, with the room that XNNPACK asked for, right before a page that cannot be read. Its
     float16 kernels load 16 bytes where a single element is left, so that 16 it is (XNN_EXTRA_BYTES in its
-    header). Fails, on a CPU with such kernels, where the answer is less than 14 (input.cpp, needs_by_backend)."""
+    header). Fails, on a CPU with such kernels, where the answer is less than 14 (input.cpp,
+    needs_by_backend)."""
     for case in model_index.cases(name, method):
         (array,) = case.inputs
         room = room_wanted(load(name, method), array)

@@ -19,6 +19,8 @@ SETS = {
     # One that the C path of CPython leaves to Python, beside one that it would take.
     "mixed": lambda method, inputs: method.execute([inputs[0], Producer(numpy.asarray(Y))]),
 }
+if sys.implementation.name == "pypy":  # where all of them go the same way, and each collection takes long
+    del SETS["execute"], SETS["mixed"]
 SET = pytest.mark.parametrize("set_them", SETS.values(), ids=SETS)
 
 
@@ -123,7 +125,7 @@ def test_no_reference_to_what_was_copied(name, make, set_them):
 
 @SET
 def test_a_capsule_is_given_back_once(set_them):
-    """Fails where Memory.release does not call the deleter (_dlpack.py, `release_owner`), or calls it again."""
+    """Fails where nothing calls the deleter (_dlpack.py: `release_owner`), or something does it again."""
     method = load("add_unplanned")
     x = Producer(X.copy())
     set_them(method, [x, Y])

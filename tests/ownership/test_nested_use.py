@@ -1,5 +1,5 @@
-"""A method that is used in the middle of its own use, on one thread: by a producer that is asked for its memory,
-by a finaliser, by a signal handler, by Ctrl-C. It works or raises, and corrupts nothing."""
+"""A method that is used in the middle of its own use, on one thread: by a producer that is asked for its
+memory, by a finaliser, by a signal handler, by Ctrl-C. It works or raises, and corrupts nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dlpack_producer import Producer
 from holding import OTHER, POINTED_AT, Source, X, Y, run, settle
 from support import case_of, load
 
-from et_cffi.errors import DtypeError, MethodStateError
+from et_cffi.errors import InputKindError, MethodStateError
 
 NAMES = pytest.mark.parametrize("name", ["add", "add_unplanned"])
 
@@ -45,11 +45,12 @@ SET = pytest.mark.parametrize("set_them", [in_two_steps, in_one_step])
 @NAMES
 @SET
 def test_a_producer_that_runs_the_method(name, set_them):
-    """Fails where the inner inputs are taken for the outer ones, or the array that describes the outer ones is
-    used by the inner call too (_inputs.py, InputWriter.take)."""
+    """Fails where the inner inputs are taken for the outer ones, or the array that describes the outer ones
+    is used by the inner call too (_inputs.py, InputWriter.take)."""
     method = load(name)
+    method.set_inputs([OTHER, OTHER])  # so that there is something to use again
     inner = []
-    producer = Nested(Y.copy(), lambda: inner.append(method.execute([OTHER, OTHER])[0]))
+    producer = Nested(Y.copy(), lambda: inner.append(method.execute([OTHER, Producer(OTHER)])[0]))
     # The first is described before the inner call describes its own.
     (output,) = set_them(method, [X.copy(), producer])
     numpy.testing.assert_array_equal(output, X + Y)
@@ -60,8 +61,8 @@ def test_a_producer_that_runs_the_method(name, set_them):
 @NAMES
 @SET
 def test_a_producer_that_sets_the_methods_inputs(name, set_them):
-    """Fails where inputs that an inner call set are not let go of when the outer ones replace them (method.py,
-    _replace_inputs: `replaced = self._held`)."""
+    """Fails where inputs that an inner call set are not let go of when the outer ones replace them
+    (method.py, _replace_inputs: `replaced = self._held`)."""
     method = load(name)
     inner = Source(POINTED_AT["numpy"], OTHER)
     producer = Nested(Y.copy(), lambda: method.set_inputs([inner.give(), OTHER]))
@@ -120,11 +121,12 @@ def test_results_of_an_inner_run_are_not_given_for_the_outer_inputs(name):
 def test_results_of_an_inner_run_are_not_given_after_the_outer_inputs_were_refused(name):
     """Fails where a refusal does not drop the results (method.py, _replace_inputs: `self._results = {}`)."""
     method = load(name)
-    producer = Nested(Y.astype(numpy.float64), lambda: method.execute([OTHER, OTHER]))
-    with pytest.raises(DtypeError):
-        method.set_inputs([X, producer])
-    with pytest.raises(MethodStateError, match="refused"):
-        method.get_outputs()
+    refused = [Nested(Y.copy(), lambda: method.execute([OTHER, OTHER])), object()]
+    for set_them in (method.set_inputs, method.execute):
+        with pytest.raises(InputKindError):
+            set_them(refused)
+        with pytest.raises(MethodStateError, match="refused"):
+            method.get_outputs()
 
 
 def test_a_producer_that_nests_deeply():
@@ -182,8 +184,8 @@ def test_a_finaliser_that_runs_the_method(set_them):
 @pytest.mark.parametrize("name", ["add", "add_unplanned", "conv_xnnpack_unplanned"])
 @SET
 def test_a_signal_handler_that_runs_the_method(name, set_them):
-    """It may come between any two steps. Fails, sooner or later, where pointers are with the runtime before it
-    is settled who holds them (method.py, _running)."""
+    """It may come between any two steps. Fails, sooner or later, where pointers are with the runtime before
+    it is settled who holds them (method.py, _running)."""
     case, other = case_of(name), case_of(name, number=1)
     method, inputs, expected = load(name), case.inputs, case.outputs[0]
     other_inputs, other_expected = other.inputs, other.outputs[0]
@@ -221,8 +223,12 @@ def test_a_signal_handler_that_runs_the_method(name, set_them):
 STEPS = ["_replace_inputs", "_ran"]
 
 
+def only_set(method, inputs):
+    method.set_inputs(inputs)
+
+
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("set_them", [lambda method, inputs: method.set_inputs(inputs), in_one_step])
+@pytest.mark.parametrize("set_them", [only_set, in_one_step])
 def test_ctrl_c_before_it_is_settled_what_to_hold(step, set_them, monkeypatch):
     """The runtime has pointers that nobody holds. Fails where _leave does not refuse them (method.py:
     `etcffi_method_refuse_inputs` there)."""

@@ -117,8 +117,8 @@ def writable_sources(data):
 
 @pytest.mark.parametrize("which", range(8))
 def test_bytes_that_somebody_may_write_are_copied(which):
-    """A program that changed after it was checked could be anything. Fails where a read-only view of such bytes
-    is read in place (_buffer.py, may_change)."""
+    """A program that changed after it was checked could be anything. Fails where a read-only view of such
+    bytes is read in place (_buffer.py, may_change)."""
     source, memory = list(writable_sources(fresh_bytes("constant_output")))[which]
     program = load_program(source)
     method = program.load_method("forward")
@@ -171,8 +171,18 @@ def test_a_file_that_is_gone(tmp_path):
     check(method, "conv_xnnpack_unplanned")
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_method_outlives_a_program_that_was_mapped(name):
+    """Fails where a method does not hold its program (method.h: `program_(program)`), which holds the file."""
+    method = load_program(model_index.path(name)).load_method("forward")
+    settle()
+    assert garbage()
+    check(method, name)
+
+
 def test_a_cycle_through_the_bytes_is_collected():
-    """Fails where what holds them hides them from the collector, or the collector's order frees them twice."""
+    """Fails where what holds them hides them from the collector."""
+
     class Mapping(mmap.mmap):
         method = None
 

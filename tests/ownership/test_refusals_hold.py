@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy
 import pytest
 from dlpack_producer import Producer
-from holding import POINTED_AT, WATCHED_POINTED_AT, OTHER, Source, X, Y, only, run
+from holding import OTHER, POINTED_AT, WATCHED_POINTED_AT, Source, X, Y, only, run
 from support import case_of, load
 
 from et_cffi.errors import DtypeError, ExecuTorchError, InputCountError, MethodStateError
@@ -129,11 +129,20 @@ def raising(method, set_them):
         set_them(method, [X, Broken()])
 
 
+def refusing(error, inputs):
+    def refuse(method, set_them):
+        with pytest.raises(error):
+            set_them(method, inputs)
+
+    return refuse
+
+
 REFUSALS = {
-    "count": lambda method, set_them: pytest.raises(InputCountError, set_them, method, [X]),
+    "count": refusing(InputCountError, [X]),
     "dtype": lambda method, set_them: refuse_before(method, X, set_them),
-    "kind": lambda method, set_them: pytest.raises(TypeError, set_them, method, [X, "y"]),
-    "no sequence": lambda method, set_them: pytest.raises(TypeError, set_them, method, object()),
+    "kind": refusing(TypeError, [X, "y"]),
+    "no memory": refusing(TypeError, [X, object()]),
+    "no sequence": refusing(TypeError, object()),
     "an exception of the caller's": raising,
 }
 
@@ -178,8 +187,8 @@ def test_a_set_that_spends_its_planned_memory_is_whole_once(set_them):
 
 
 def test_what_an_inner_refusal_left_is_dropped_by_the_outer_set():
-    """A producer fails to set the inputs of the very method that asks it, and goes on. Fails where a whole set
-    drops only what was held before it (method.py, _replace_inputs: `+ self._held_refused`)."""
+    """A producer fails to set the inputs of the very method that asks it, and goes on. Fails where a whole
+    set drops only what was held before it (method.py, _replace_inputs: `+ self._held_refused`)."""
     method = load("scalar_inputs_unplanned")
     inner = Producer(OTHER.copy())
 
