@@ -110,4 +110,6 @@ static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "et_cffi._capsule", NULL, 0, methods, slots, NULL, NULL, NULL,
 };
 
-PyMODINIT_FUNC PyInit__capsule(void) { return PyModuleDef_Init(&definition); }
+PyMODINIT_FUNC PyInit__capsule(void) {
+  return PyModuleDef_Init(&definition);
+}

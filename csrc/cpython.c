@@ -97,12 +97,9 @@ static PyMethodDef pin_methods[] = {
 };
 
 static PyType_Slot pin_slots[] = {
-    {Py_tp_dealloc, (void *)pin_dealloc},
-    {Py_tp_traverse, (void *)pin_traverse},
-    {Py_tp_clear, (void *)pin_clear},
-    {Py_tp_methods, pin_methods},
-    {Py_tp_doc, "A buffer that is held."},
-    {0, NULL},
+    {Py_tp_dealloc, (void *)pin_dealloc},  {Py_tp_traverse, (void *)pin_traverse},
+    {Py_tp_clear, (void *)pin_clear},      {Py_tp_methods, pin_methods},
+    {Py_tp_doc, "A buffer that is held."}, {0, NULL},
 };
 
 static PyType_Spec pin_spec = {

@@ -60,14 +60,14 @@ static_assert(kCount == static_cast<int32_t>(ScalarType::Undefined), "a scalar t
 
 } // namespace
 
-const etcffi_dtype& dtype_of(int32_t scalar_type) {
+const etcffi_dtype &dtype_of(int32_t scalar_type) {
   if (scalar_type < 0 || scalar_type >= kCount) {
     fail(ETCFFI_BadDtype, "no scalar type has the number " + std::to_string(scalar_type));
   }
   return kDtypes[scalar_type];
 }
 
-int32_t scalar_type_of(const DLDataType& dtype) noexcept {
+int32_t scalar_type_of(const DLDataType &dtype) noexcept {
   if (dtype.lanes != 1) {
     return -1;
   }
@@ -81,7 +81,7 @@ int32_t scalar_type_of(const DLDataType& dtype) noexcept {
 
 } // namespace etcffi
 
-const etcffi_dtype* etcffi_dtype_of(int32_t scalar_type) {
+const etcffi_dtype *etcffi_dtype_of(int32_t scalar_type) {
   using namespace etcffi;
   return scalar_type < 0 || scalar_type >= kCount ? nullptr : &kDtypes[scalar_type];
 }

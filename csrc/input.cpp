@@ -12,8 +12,7 @@
 namespace etcffi {
 namespace {
 
-template <typename T>
-std::string tuple(const T* items, int32_t count) {
+template <typename T> std::string tuple(const T *items, int32_t count) {
   std::string text = "(";
   for (int32_t i = 0; i < count; ++i) {
     text += (i == 0 ? "" : ", ") + std::to_string(items[i]);
@@ -24,25 +23,25 @@ std::string tuple(const T* items, int32_t count) {
 // How a Python reader calls a value of that tag.
 std::string kind_name(int32_t tag) {
   switch (tag) {
-    case ETCFFI_Tag_None:
-      return "None";
-    case ETCFFI_Tag_Tensor:
-      return "a tensor";
-    case ETCFFI_Tag_String:
-      return "a str";
-    case ETCFFI_Tag_Double:
-      return "a float";
-    case ETCFFI_Tag_Int:
-      return "an int";
-    case ETCFFI_Tag_Bool:
-      return "a bool";
-    default:
-      return "a value of tag " + std::to_string(tag);
+  case ETCFFI_Tag_None:
+    return "None";
+  case ETCFFI_Tag_Tensor:
+    return "a tensor";
+  case ETCFFI_Tag_String:
+    return "a str";
+  case ETCFFI_Tag_Double:
+    return "a float";
+  case ETCFFI_Tag_Int:
+    return "an int";
+  case ETCFFI_Tag_Bool:
+    return "a bool";
+  default:
+    return "a value of tag " + std::to_string(tag);
   }
 }
 
 // The product of the sizes in bytes, checked at every step.
-size_t bytes_of(const InputSlot& slot, const etcffi_memory& memory) {
+size_t bytes_of(const InputSlot &slot, const etcffi_memory &memory) {
   size_t nbytes = static_cast<size_t>(dtype_of(memory.scalar_type).itemsize);
   for (int32_t i = 0; i < memory.ndim; ++i) {
     if (__builtin_mul_overflow(nbytes, static_cast<size_t>(memory.sizes[i]), &nbytes)) {
@@ -52,49 +51,44 @@ size_t bytes_of(const InputSlot& slot, const etcffi_memory& memory) {
   return nbytes;
 }
 
-[[noreturn]] void fail_for_shape(const InputSlot& slot, const etcffi_memory& memory, const std::string& why) {
+[[noreturn]] void fail_for_shape(const InputSlot &slot, const etcffi_memory &memory, const std::string &why) {
   fail(ETCFFI_BadShape, slot.label + " has the shape " + tuple(memory.sizes, memory.ndim) + why);
 }
 
-void check_shape(const InputSlot& slot, const etcffi_memory& memory) {
-  const etcffi_tensor_info& info = slot.info;
+void check_shape(const InputSlot &slot, const etcffi_memory &memory) {
+  const etcffi_tensor_info &info = slot.info;
   if (memory.ndim < 0 || memory.ndim > ETCFFI_MAX_DIM) {
-    fail(
-        ETCFFI_BadShape,
-        slot.label + " has " + std::to_string(memory.ndim) +
-            " dimensions, and the runtime describes at most " + std::to_string(ETCFFI_MAX_DIM));
+    fail(ETCFFI_BadShape, slot.label + " has " + std::to_string(memory.ndim) +
+                              " dimensions, and the runtime describes at most " +
+                              std::to_string(ETCFFI_MAX_DIM));
   }
   const bool dynamic = info.is_dynamic != 0;
   for (int32_t i = 0; i < memory.ndim; ++i) {
     if (memory.sizes[i] < 0 || memory.sizes[i] > INT32_MAX) {
-      fail_for_shape(
-          slot, memory, ", and the runtime holds sizes from 0 to " + std::to_string(INT32_MAX));
+      fail_for_shape(slot, memory, ", and the runtime holds sizes from 0 to " + std::to_string(INT32_MAX));
     }
   }
   if (memory.ndim != info.ndim) {
-    fail_for_shape(
-        slot,
-        memory,
-        ", of rank " + std::to_string(memory.ndim) + ", and the method takes rank " +
-            std::to_string(info.ndim) + ", " + (dynamic ? "at most " : "") + tuple(info.sizes, info.ndim));
+    fail_for_shape(slot, memory,
+                   ", of rank " + std::to_string(memory.ndim) + ", and the method takes rank " +
+                       std::to_string(info.ndim) + ", " + (dynamic ? "at most " : "") +
+                       tuple(info.sizes, info.ndim));
   }
   for (int32_t i = 0; i < memory.ndim; ++i) {
     if (dynamic ? memory.sizes[i] > info.sizes[i] : memory.sizes[i] != info.sizes[i]) {
       const std::string wanted = tuple(info.sizes, info.ndim);
-      fail_for_shape(
-          slot,
-          memory,
-          ", and the method takes " +
-              (dynamic ? "shapes up to " + wanted + " (the file's bound in each dimension)"
-                       : wanted + " only"));
+      fail_for_shape(slot, memory,
+                     ", and the method takes " +
+                         (dynamic ? "shapes up to " + wanted + " (the file's bound in each dimension)"
+                                  : wanted + " only"));
     }
   }
 }
 
 // Strides are compared with strides, never a dim order with strides: a dimension of size one may stand
 // anywhere in a dim order, and says nothing of the layout. Memory without elements has none either.
-void check_layout(const InputSlot& slot, const etcffi_memory& memory) {
-  const etcffi_tensor_info& info = slot.info;
+void check_layout(const InputSlot &slot, const etcffi_memory &memory) {
+  const etcffi_tensor_info &info = slot.info;
   int64_t wanted[ETCFFI_MAX_DIM];
   strides_in_dim_order(memory.ndim, memory.sizes, info.dim_order, wanted);
   for (int32_t i = 0; i < memory.ndim; ++i) {
@@ -103,26 +97,24 @@ void check_layout(const InputSlot& slot, const etcffi_memory& memory) {
       for (int32_t j = 0; j < info.ndim; ++j) {
         contiguous = contiguous && info.dim_order[j] == j;
       }
-      fail(
-          ETCFFI_BadLayout,
-          slot.label + " of shape " + tuple(memory.sizes, memory.ndim) + " has the strides " +
-              tuple(memory.strides, memory.ndim) + " (in elements), and the method was exported for the " +
-              (contiguous ? "contiguous layout" : "dim order " + tuple(info.dim_order, info.ndim)) +
-              ", which has the strides " + tuple(wanted, memory.ndim) +
-              (contiguous ? "; make it contiguous first (numpy.ascontiguousarray, torch's .contiguous())"
-                          : "; make it contiguous first and lay it out with et_cffi.lay_out(array, info), "
-                            "where info is the input's TensorInfo"));
+      fail(ETCFFI_BadLayout,
+           slot.label + " of shape " + tuple(memory.sizes, memory.ndim) + " has the strides " +
+               tuple(memory.strides, memory.ndim) + " (in elements), and the method was exported for the " +
+               (contiguous ? "contiguous layout" : "dim order " + tuple(info.dim_order, info.ndim)) +
+               ", which has the strides " + tuple(wanted, memory.ndim) +
+               (contiguous ? "; make it contiguous first (numpy.ascontiguousarray, torch's .contiguous())"
+                           : "; make it contiguous first and lay it out with et_cffi.lay_out(array, info), "
+                             "where info is the input's TensorInfo"));
     }
   }
 }
 
-void check_tensor(const InputSlot& slot, const etcffi_memory& memory) {
-  const etcffi_tensor_info& info = slot.info;
+void check_tensor(const InputSlot &slot, const etcffi_memory &memory) {
+  const etcffi_tensor_info &info = slot.info;
   if (memory.scalar_type != info.scalar_type) {
-    fail(
-        ETCFFI_BadDtype,
-        slot.label + " has the dtype " + dtype_of(memory.scalar_type).name +
-            ", and the method takes " + dtype_of(info.scalar_type).name + "; convert it first");
+    fail(ETCFFI_BadDtype, slot.label + " has the dtype " + dtype_of(memory.scalar_type).name +
+                              ", and the method takes " + dtype_of(info.scalar_type).name +
+                              "; convert it first");
   }
   check_shape(slot, memory);
   const size_t nbytes = bytes_of(slot, memory);
@@ -131,25 +123,22 @@ void check_tensor(const InputSlot& slot, const etcffi_memory& memory) {
   }
   if (memory.device.type != info.device.type ||
       (memory.device.type != ETCFFI_DeviceType_CPU && memory.device.index != info.device.index)) {
-    fail(
-        ETCFFI_BadDevice,
-        slot.label + " is on " + describe(memory.device) + ", and the method takes it on " +
-            describe(info.device) + "; copy it there first");
+    fail(ETCFFI_BadDevice, slot.label + " is on " + describe(memory.device) +
+                               ", and the method takes it on " + describe(info.device) +
+                               "; copy it there first");
   }
   if (nbytes > 0 && memory.data == nullptr) {
     fail(ETCFFI_NoMemory, slot.label + " has elements but no memory");
   }
   if (memory.nbytes < nbytes) {
-    fail(
-        ETCFFI_NoMemory,
-        slot.label + " holds " + std::to_string(memory.nbytes) + " bytes, and its shape needs " +
-            std::to_string(nbytes));
+    fail(ETCFFI_NoMemory, slot.label + " holds " + std::to_string(memory.nbytes) +
+                              " bytes, and its shape needs " + std::to_string(nbytes));
   }
 }
 
 } // namespace
 
-void strides_in_dim_order(int32_t ndim, const int64_t* sizes, const uint8_t* dim_order, int64_t* strides) {
+void strides_in_dim_order(int32_t ndim, const int64_t *sizes, const uint8_t *dim_order, int64_t *strides) {
   int64_t step = 1;
   for (int32_t i = ndim - 1; i >= 0; --i) {
     const uint8_t dim = dim_order[i];
@@ -158,37 +147,36 @@ void strides_in_dim_order(int32_t ndim, const int64_t* sizes, const uint8_t* dim
   }
 }
 
-void check_input(const InputSlot& slot, const etcffi_value& value) {
+void check_input(const InputSlot &slot, const etcffi_value &value) {
   if (value.tag != slot.tag) {
-    fail(
-        ETCFFI_BadKind,
-        slot.label + " is " + kind_name(value.tag) + ", and the method takes " + kind_name(slot.tag));
+    fail(ETCFFI_BadKind,
+         slot.label + " is " + kind_name(value.tag) + ", and the method takes " + kind_name(slot.tag));
   }
   if (value.tag == ETCFFI_Tag_Tensor) {
     check_tensor(slot, value.memory);
   }
 }
 
-bool may_point_at(const InputSlot& slot, const etcffi_memory& memory, size_t nbytes) {
+bool may_point_at(const InputSlot &slot, const etcffi_memory &memory, size_t nbytes) {
   if (slot.info.is_memory_planned != 0 || (memory.flags & ETCFFI_PINNED) == 0 || memory.data == nullptr) {
     return false;
   }
   const auto address = reinterpret_cast<uintptr_t>(memory.data);
   return !slot.needs_unknown && memory.nbytes - nbytes >= slot.needs_padding &&
-      address % slot.needs_alignment == 0 &&
-      address % static_cast<uintptr_t>(dtype_of(memory.scalar_type).itemsize) == 0;
+         address % slot.needs_alignment == 0 &&
+         address % static_cast<uintptr_t>(dtype_of(memory.scalar_type).itemsize) == 0;
 }
 
 namespace {
 std::mutex needs_mutex;
-std::map<std::string, BackendNeeds>& needs_by_backend() {
+std::map<std::string, BackendNeeds> &needs_by_backend() {
   // XNNPACK's micro-kernels may read XNN_EXTRA_BYTES past the end of an input (its public header).
   static std::map<std::string, BackendNeeds> needs = {{"XnnpackBackend", {16, 1}}};
   return needs;
 }
 } // namespace
 
-std::optional<BackendNeeds> needs_of_backend(const std::string& backend) {
+std::optional<BackendNeeds> needs_of_backend(const std::string &backend) {
   std::lock_guard<std::mutex> lock(needs_mutex);
   const auto found = needs_by_backend().find(backend);
   return found == needs_by_backend().end() ? std::nullopt : std::optional(found->second);
@@ -196,7 +184,7 @@ std::optional<BackendNeeds> needs_of_backend(const std::string& backend) {
 
 } // namespace etcffi
 
-etcffi_status etcffi_set_backend_needs(const char* backend, size_t padding, size_t alignment) {
+etcffi_status etcffi_set_backend_needs(const char *backend, size_t padding, size_t alignment) {
   using namespace etcffi;
   return guard([&] {
     if (alignment == 0 || (alignment & (alignment - 1)) != 0) {

@@ -14,7 +14,7 @@ namespace etcffi {
 struct InputSlot {
   int32_t tag = 0;
   etcffi_tensor_info info{}; // of a tensor
-  std::string label; // "input 0 ('x')"
+  std::string label;         // "input 0 ('x')"
   // What the delegates that may read the input need of its memory, or that one of them never said.
   bool needs_unknown = false;
   size_t needs_padding = 0;
@@ -27,23 +27,23 @@ struct InputSlot {
 
 // Fails, naming the input and what to do, where `value` is not what the slot takes. On success a tensor's
 // shape, strides, dtype and device are those the method was exported for, within its bounds.
-void check_input(const InputSlot& slot, const etcffi_value& value);
+void check_input(const InputSlot &slot, const etcffi_value &value);
 
 // The one rule of copying or pointing: whether the runtime may keep a pointer to this memory, of `nbytes`
 // bytes, until the input is replaced. Planned inputs are copied by the runtime itself, inside the call that
 // sets them. Otherwise the source must promise that its memory stays put and may be written, since a kernel
 // may write to its input; and a delegate that reads it must have said what it needs, since it may read past
 // the end of what it was given.
-bool may_point_at(const InputSlot& slot, const etcffi_memory& memory, size_t nbytes);
+bool may_point_at(const InputSlot &slot, const etcffi_memory &memory, size_t nbytes);
 
 // What the backends have answered; see etcffi_set_backend_needs.
 struct BackendNeeds {
   size_t padding;
   size_t alignment;
 };
-std::optional<BackendNeeds> needs_of_backend(const std::string& backend);
+std::optional<BackendNeeds> needs_of_backend(const std::string &backend);
 
 // The strides, in elements, that `sizes` have in `dim_order`.
-void strides_in_dim_order(int32_t ndim, const int64_t* sizes, const uint8_t* dim_order, int64_t* strides);
+void strides_in_dim_order(int32_t ndim, const int64_t *sizes, const uint8_t *dim_order, int64_t *strides);
 
 } // namespace etcffi

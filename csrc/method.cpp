@@ -23,14 +23,14 @@ using runtime::Method;
 namespace {
 
 // Method has no other way to name the value behind an input.
-const EValue& input_value(const Method& method, size_t index) {
+const EValue &input_value(const Method &method, size_t index) {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
   return method.get_input(index);
 #pragma GCC diagnostic pop
 }
 
-std::string label(const char* side, size_t index, const etcffi_tensor_info& info) {
+std::string label(const char *side, size_t index, const etcffi_tensor_info &info) {
   std::string text = std::string(side) + " " + std::to_string(index);
   if (info.name_size > 0) {
     text += " ('" + std::string(info.name, info.name_size) + "')";
@@ -38,9 +38,9 @@ std::string label(const char* side, size_t index, const etcffi_tensor_info& info
   return text;
 }
 
-std::string joined(const std::vector<std::string>& names) {
+std::string joined(const std::vector<std::string> &names) {
   std::string text;
-  for (const std::string& name : names) {
+  for (const std::string &name : names) {
     text += (text.empty() ? "" : ", ") + name;
   }
   return text;
@@ -58,8 +58,7 @@ std::string registered_backends() {
 }
 
 // A list of numbers as a tensor of one dimension.
-template <typename List>
-etcffi_tensor* make_list(const List& list, ScalarType scalar_type) {
+template <typename List> etcffi_tensor *make_list(const List &list, ScalarType scalar_type) {
   etcffi_memory memory{};
   memory.scalar_type = static_cast<int32_t>(scalar_type);
   memory.ndim = 1;
@@ -75,14 +74,14 @@ etcffi_tensor* make_list(const List& list, ScalarType scalar_type) {
   return new etcffi_tensor(memory, std::move(block));
 }
 
-const Tensor* tensor_in(const Tensor& item) {
+const Tensor *tensor_in(const Tensor &item) {
   return &item;
 }
-const Tensor* tensor_in(const std::optional<Tensor>& item) {
+const Tensor *tensor_in(const std::optional<Tensor> &item) {
   return item.has_value() ? &*item : nullptr;
 }
 
-void release_values(etcffi_value* values, size_t count) {
+void release_values(etcffi_value *values, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     release_values(values[i].items, values[i].items == nullptr ? 0 : values[i].size);
     values[i].items = nullptr;
@@ -90,46 +89,104 @@ void release_values(etcffi_value* values, size_t count) {
   }
 }
 
+// A planned buffer in its caller's memory.
+Ref<etcffi_block> borrowed_block(const etcffi_region &region, size_t nbytes, const Device &device,
+                                 bool is_shared, size_t index, const std::string &doing) {
+  const std::string what = doing + " failed: the memory given for planned buffer " + std::to_string(index);
+  if (!device.is_cpu()) {
+    fail(ETCFFI_BadDevice,
+         what + " is the host's, and the buffer is on " + describe(to_c(device)) + "; pass None for it");
+  }
+  if (is_shared) {
+    fail(ETCFFI_BadArgument,
+         what +
+             " would be this method's alone, and the buffer is shared with the program's other methods; pass "
+             "None for it");
+  }
+  if (region.nbytes < nbytes || region.nbytes - nbytes < ETCFFI_PLANNED_ROOM) {
+    fail(ETCFFI_NoMemory, what + " has " + std::to_string(region.nbytes) + " bytes, and " +
+                              std::to_string(nbytes + ETCFFI_PLANNED_ROOM) + " are needed: the buffer's " +
+                              std::to_string(nbytes) + " and " + std::to_string(ETCFFI_PLANNED_ROOM) +
+                              " that a kernel may read behind them");
+  }
+  if (reinterpret_cast<uintptr_t>(region.data) % ETCFFI_PLANNED_ALIGNMENT != 0) {
+    fail(ETCFFI_BadLayout,
+         what + " begins at an address that is no multiple of " + std::to_string(ETCFFI_PLANNED_ALIGNMENT));
+  }
+  std::memset(region.data, 0, nbytes);
+  return etcffi_block::borrow(region.data, region.nbytes);
+}
+
 // Puts into words what the runtime says with a number and a log line each.
-void fail_for_what_is_missing(const fb::ExecutionPlan* plan, const std::string& doing) {
+void fail_for_what_is_missing(const fb::ExecutionPlan *plan, const etcffi_data_map *data,
+                              const std::string &doing) {
   std::vector<std::string> missing;
-  for (const std::string& name : operator_names(plan)) {
+  for (const std::string &name : operator_names(plan)) {
     if (etcffi_has_kernel(name.c_str()) == 0) {
       missing.push_back(name);
     }
   }
   if (!missing.empty()) {
-    fail(
-        ETCFFI_MissingOperator,
-        doing + " failed: this runtime has no kernel for " + joined(missing) +
-            "; load the library that brings it (Runtime.load_library)");
+    fail(ETCFFI_MissingOperator, doing + " failed: this runtime has no kernel for " + joined(missing) +
+                                     "; load the library that brings it (Runtime.load_library)");
   }
-  for (const std::string& name : backend_names(plan)) {
+  for (const std::string &name : backend_names(plan)) {
     if (etcffi_has_backend(name.c_str()) == 0) {
-      fail(
-          ETCFFI_MissingBackend,
-          doing + " failed: it delegates to the backend " + name + ", which is not registered; registered: " +
-              registered_backends() + "; load the library that brings it (Runtime.load_library)");
+      fail(ETCFFI_MissingBackend, doing + " failed: it delegates to the backend " + name +
+                                      ", which is not registered; registered: " + registered_backends() +
+                                      "; load the library that brings it (Runtime.load_library)");
     }
+  }
+  missing.clear();
+  for (const std::string &name : external_names(plan)) {
+    if (data == nullptr || !data->has(name)) {
+      missing.push_back("'" + name + "'");
+    }
+  }
+  if (!missing.empty()) {
+    fail(ETCFFI_MissingData,
+         doing + " failed: its weights are kept outside of the program, and " +
+             (data == nullptr ? "no data file was given" : "not all of them are in " + data->files()) + ": " +
+             joined(missing) + "; pass the .ptd files exported with it (data_path=...)");
   }
 }
 
 } // namespace
 
-Ref<etcffi_method> etcffi_method::load(etcffi_program* program, const char* name) {
-  auto loaded = Ref<etcffi_method>::adopt(new etcffi_method(program));
+etcffi_method::StateUse::StateUse(SharedState *state) : state_(state) {
+  if (state_ != nullptr && state_->in_use.exchange(true, std::memory_order_acquire)) {
+    fail(ETCFFI_Busy, "another thread is using a method that shares its state with this one; use them on one "
+                      "thread at a time, "
+                      "or load the program again for a state of its own");
+  }
+}
+
+etcffi_method::StateUse::~StateUse() {
+  if (state_ != nullptr) {
+    state_->in_use.store(false, std::memory_order_release);
+  }
+}
+
+Ref<etcffi_method> etcffi_method::load(etcffi_program *program, const char *name,
+                                       const etcffi_load_options &options) {
+  auto loaded = Ref<etcffi_method>::adopt(new etcffi_method(program, options));
   const size_t index = program->find_method(name);
-  loaded->load_method(name, index);
+  loaded->load_method(name, index, options);
   loaded->describe_inputs(index);
   loaded->describe_outputs(index);
   return loaded;
 }
 
-void etcffi_method::load_method(const char* name, size_t index) {
-  const std::string doing = std::string("loading the method '") + name + "'";
+void etcffi_method::place_planned_buffers(size_t index, const etcffi_load_options &options,
+                                          const std::string &doing) {
   const runtime::MethodMeta meta = program_->meta(index);
-  bool host_only = true;
-  for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i) {
+  const size_t count = meta.num_memory_planned_buffers();
+  if (options.planned != nullptr && options.num_planned != count) {
+    fail(ETCFFI_BadCount, doing + " failed: the method has " + std::to_string(count) +
+                              " planned buffers, and memory for " + std::to_string(options.num_planned) +
+                              " was given");
+  }
+  for (size_t i = 0; i < count; ++i) {
     auto size = meta.memory_planned_buffer_size(i);
     check(size.error(), doing);
     auto device = meta.memory_planned_buffer_device(i);
@@ -138,21 +195,53 @@ void etcffi_method::load_method(const char* name, size_t index) {
       fail(ETCFFI_BadFile, doing + " failed: the file states a planned buffer of negative size");
     }
     const auto nbytes = static_cast<size_t>(size.get());
-    planned_.push_back(etcffi_block::allocate(nbytes, device.get()));
-    spans_.emplace_back(static_cast<uint8_t*>(planned_.back()->data()), nbytes);
+    const bool is_shared = shared_ != nullptr && i == SharedState::kPlannedBuffer;
+    if (options.planned != nullptr && options.planned[i].data != nullptr) {
+      planned_.push_back(borrowed_block(options.planned[i], nbytes, device.get(), is_shared, i, doing));
+    } else if (is_shared) {
+      planned_.push_back(shared_->block());
+    } else {
+      planned_.push_back(etcffi_block::allocate(nbytes, device.get()));
+    }
+    spans_.emplace_back(static_cast<uint8_t *>(planned_.back()->data()), nbytes);
     devices_.push_back(device.get());
-    host_only = host_only && device.get().is_cpu();
   }
+}
+
+void etcffi_method::load_method(const char *name, size_t index, const etcffi_load_options &options) {
+  const std::string doing = std::string("loading the method '") + name + "'";
+  const fb::ExecutionPlan *plan = program_->plan(index);
+  const std::vector<std::string> backends = backend_names(plan);
+  backend_options_ =
+      std::make_unique<BackendOptions>(options.backend_options, options.num_backend_options, backends, doing);
+  shared_ = program_->shared_state(index);
+  const StateUse use(shared_);
+  place_planned_buffers(index, options, doing);
   const runtime::Span<runtime::Span<uint8_t>> spans(spans_.data(), spans_.size());
-  if (host_only) {
+  if (std::all_of(devices_.begin(), devices_.end(), [](const Device &device) { return device.is_cpu(); })) {
     planned_memory_.emplace(spans);
   } else {
     planned_memory_.emplace(spans, runtime::Span<const Device>(devices_.data(), devices_.size()));
   }
   memory_manager_.emplace(&method_allocator_, &*planned_memory_, &temp_allocator_);
-  auto method = program_->program().load_method(name, &*memory_manager_, event_tracer_.get());
+  if (!backends.empty()) {
+    pool_holder_.emplace();
+  }
+  std::vector<uint8_t> state;
+  if (shared_ != nullptr) {
+    state = shared_->save();
+  }
+  const PoolUse pool_use;
+  etcffi_event_tracer::Scope trace(event_tracer_.get());
+  auto method = program_->program().load_method(name, &*memory_manager_,
+                                                event_tracer_ ? event_tracer_->generator() : nullptr,
+                                                data_.get(), backend_options_->map());
+  if (shared_ != nullptr) {
+    shared_->restore(state, plan);
+  }
+  trace.done();
   if (!method.ok()) {
-    fail_for_what_is_missing(program_->plan(index), doing);
+    fail_for_what_is_missing(plan, data_.get(), doing);
     check(method.error(), doing);
   }
   method_.emplace(std::move(method.get()));
@@ -162,7 +251,7 @@ void etcffi_method::describe_inputs(size_t index) {
   const runtime::MethodMeta meta = program_->meta(index);
   inputs_.resize(meta.num_inputs());
   for (size_t i = 0; i < inputs_.size(); ++i) {
-    InputSlot& slot = inputs_[i];
+    InputSlot &slot = inputs_[i];
     auto tag = meta.input_tag(i);
     check(tag.error(), "reading the kind of an input");
     slot.tag = static_cast<int32_t>(tag.get());
@@ -170,9 +259,8 @@ void etcffi_method::describe_inputs(size_t index) {
       // The layout and the bounds come from the metadata: the tensor that the runtime copies into is
       // resized by each input, and no longer says what the method was exported for.
       slot.info = program_->tensor_info(index, ETCFFI_INPUT, i);
-      inputs_spent_by_run_ =
-          inputs_spent_by_run_ || planned_memory_is_reused(program_->plan(index), i);
-      for (const std::string& backend : backends_reached(program_->plan(index), i)) {
+      inputs_spent_by_run_ = inputs_spent_by_run_ || planned_memory_is_reused(program_->plan(index), i);
+      for (const std::string &backend : backends_reached(program_->plan(index), i)) {
         const auto needs = needs_of_backend(backend);
         slot.needs_unknown = slot.needs_unknown || !needs;
         if (needs) {
@@ -190,8 +278,8 @@ void etcffi_method::describe_outputs(size_t index) {
   const runtime::MethodMeta meta = program_->meta(index);
   outputs_.resize(meta.num_outputs());
   for (size_t i = 0; i < outputs_.size(); ++i) {
-    OutputSlot& slot = outputs_[i];
-    const EValue& value = method_->get_output(i);
+    OutputSlot &slot = outputs_[i];
+    const EValue &value = method_->get_output(i);
     slot.label = "output " + std::to_string(i);
     if (!value.isTensor()) {
       continue;
@@ -199,17 +287,17 @@ void etcffi_method::describe_outputs(size_t index) {
     const etcffi_tensor_info info = program_->tensor_info(index, ETCFFI_OUTPUT, i);
     slot.label = label("output", i, info);
     slot.nbytes = info.nbytes;
-    const TensorImpl* impl = value.toTensor().unsafeGetTensorImpl();
+    const TensorImpl *impl = value.toTensor().unsafeGetTensorImpl();
     slot.device = impl->device();
     slot.wants_memory = info.is_memory_planned == 0;
     for (size_t j = 0; j < inputs_.size(); ++j) {
-      const EValue& input = input_value(*method_, j);
+      const EValue &input = input_value(*method_, j);
       if (input.isTensor() && input.toTensor().unsafeGetTensorImpl() == impl) {
         slot.wants_memory = false;
       }
     }
     for (size_t j = 0; j < i && slot.same_as < 0; ++j) {
-      const EValue& earlier = method_->get_output(j);
+      const EValue &earlier = method_->get_output(j);
       if (earlier.isTensor() && earlier.toTensor().unsafeGetTensorImpl() == impl) {
         slot.wants_memory = false;
         slot.same_as = static_cast<int32_t>(j);
@@ -220,30 +308,27 @@ void etcffi_method::describe_outputs(size_t index) {
 
 void etcffi_method::require_usable() const {
   if (broken_) {
-    fail(
-        ETCFFI_MethodBroken,
-        "a check inside the runtime failed in this method before, which left it in no known state; load it "
-        "again");
+    fail(ETCFFI_MethodBroken,
+         "a check inside the runtime failed in this method before, which left it in no known state; load it "
+         "again");
   }
 }
 
 void etcffi_method::require_inputs() const {
   require_usable();
   switch (state_) {
-    case Inputs::kSet:
-      return;
-    case Inputs::kUnset:
-      fail(ETCFFI_InputsIncomplete, "the method's inputs were never set; set all of them first");
-    case Inputs::kRefused:
-      fail(
-          ETCFFI_InputsIncomplete,
-          "the last call that set the method's inputs was refused, so they are incomplete; set all of them "
-          "first");
-    case Inputs::kSpent:
-      fail(
-          ETCFFI_InputsIncomplete,
-          "the last run used the memory of the method's planned inputs for something else; set all of them "
-          "again before the next run");
+  case Inputs::kSet:
+    return;
+  case Inputs::kUnset:
+    fail(ETCFFI_InputsIncomplete, "the method's inputs were never set; set all of them first");
+  case Inputs::kRefused:
+    fail(ETCFFI_InputsIncomplete,
+         "the last call that set the method's inputs was refused, so they are incomplete; set all of them "
+         "first");
+  case Inputs::kSpent:
+    fail(ETCFFI_InputsIncomplete,
+         "the last run used the memory of the method's planned inputs for something else; set all of them "
+         "again before the next run");
   }
 }
 
@@ -252,15 +337,13 @@ void etcffi_method::refuse_inputs() {
   executed_ = false;
 }
 
-void etcffi_method::set_inputs(etcffi_value* values, size_t count) {
+void etcffi_method::set_inputs(etcffi_value *values, size_t count) {
   require_usable();
   refuse_inputs();
   if (count != inputs_.size()) {
-    fail(
-        ETCFFI_BadCount,
-        "the method takes " + std::to_string(inputs_.size()) +
-            (inputs_.size() == 1 ? " input" : " inputs") + ", and " + std::to_string(count) +
-            (count == 1 ? " was given" : " were given"));
+    fail(ETCFFI_BadCount, "the method takes " + std::to_string(inputs_.size()) +
+                              (inputs_.size() == 1 ? " input" : " inputs") + ", and " +
+                              std::to_string(count) + (count == 1 ? " was given" : " were given"));
   }
   for (size_t i = 0; i < count; ++i) {
     values[i].pointed_at = 0;
@@ -274,25 +357,25 @@ void etcffi_method::set_inputs(etcffi_value* values, size_t count) {
   state_ = Inputs::kSet;
 }
 
-void etcffi_method::install(size_t index, etcffi_value& value) {
-  InputSlot& slot = inputs_[index];
+void etcffi_method::install(size_t index, etcffi_value &value) {
+  InputSlot &slot = inputs_[index];
   switch (value.tag) {
-    case ETCFFI_Tag_None:
-      return give(index, EValue());
-    case ETCFFI_Tag_Int:
-      return give(index, EValue(value.as_int));
-    case ETCFFI_Tag_Bool:
-      return give(index, EValue(value.as_int != 0));
-    case ETCFFI_Tag_Double:
-      return give(index, EValue(value.as_double));
-    case ETCFFI_Tag_String: {
-      aten::ArrayRef<char> text(value.as_string, value.size);
-      return give(index, EValue(&text));
-    }
-    default:
-      break;
+  case ETCFFI_Tag_None:
+    return give(index, EValue());
+  case ETCFFI_Tag_Int:
+    return give(index, EValue(value.as_int));
+  case ETCFFI_Tag_Bool:
+    return give(index, EValue(value.as_int != 0));
+  case ETCFFI_Tag_Double:
+    return give(index, EValue(value.as_double));
+  case ETCFFI_Tag_String: {
+    aten::ArrayRef<char> text(value.as_string, value.size);
+    return give(index, EValue(&text));
   }
-  const etcffi_memory& memory = value.memory;
+  default:
+    break;
+  }
+  const etcffi_memory &memory = value.memory;
   int32_t sizes[ETCFFI_MAX_DIM];
   int32_t strides[ETCFFI_MAX_DIM];
   uint8_t dim_order[ETCFFI_MAX_DIM];
@@ -305,34 +388,27 @@ void etcffi_method::install(size_t index, etcffi_value& value) {
     dim_order[i] = slot.info.dim_order[i];
     nbytes *= static_cast<size_t>(memory.sizes[i]);
   }
-  void* data = memory.data;
+  void *data = memory.data;
   const bool pointed_at = may_point_at(slot, memory, nbytes);
   if (!pointed_at && (slot.info.is_memory_planned == 0 || data == nullptr)) {
     if (!slot.copy || slot.copy->nbytes() < nbytes) {
-      slot.copy = etcffi_block::allocate(
-          slot.info.nbytes > nbytes ? slot.info.nbytes : nbytes, DeviceType::CPU);
+      slot.copy =
+          etcffi_block::allocate(slot.info.nbytes > nbytes ? slot.info.nbytes : nbytes, DeviceType::CPU);
     }
     data = slot.copy->data();
     if (nbytes > 0) {
       std::memcpy(data, memory.data, nbytes);
     }
   }
-  TensorImpl impl(
-      static_cast<ScalarType>(memory.scalar_type),
-      memory.ndim,
-      sizes,
-      data,
-      dim_order,
-      strides,
-      aten::TensorShapeDynamism::STATIC,
-      static_cast<DeviceType>(memory.device.type),
-      static_cast<DeviceIndex>(memory.device.index));
+  TensorImpl impl(static_cast<ScalarType>(memory.scalar_type), memory.ndim, sizes, data, dim_order, strides,
+                  aten::TensorShapeDynamism::STATIC, static_cast<DeviceType>(memory.device.type),
+                  static_cast<DeviceIndex>(memory.device.index));
   // Set before the runtime sees the pointer: a caller whose set is refused later keeps this memory too.
   value.pointed_at = pointed_at ? 1 : 0;
   give(index, EValue(Tensor(&impl)));
 }
 
-void etcffi_method::give(size_t index, const EValue& value) {
+void etcffi_method::give(size_t index, const EValue &value) {
   const runtime::Error error = method_->set_input(value, index);
   if (error != runtime::Error::Ok) {
     check(error, "setting " + inputs_[index].label);
@@ -343,7 +419,7 @@ void etcffi_method::execute() {
   require_inputs();
   executed_ = false;
   for (size_t i = 0; i < outputs_.size(); ++i) {
-    OutputSlot& slot = outputs_[i];
+    OutputSlot &slot = outputs_[i];
     slot.cloned = Ref<etcffi_tensor>();
     slot.lent = Ref<etcffi_tensor>();
     if (slot.wants_memory) {
@@ -354,16 +430,19 @@ void etcffi_method::execute() {
       }
     }
   }
+  const PoolUse pool_use;
+  etcffi_event_tracer::Scope trace(event_tracer_.get());
   const runtime::Error error = method_->execute();
   if (inputs_spent_by_run_) {
     state_ = Inputs::kSpent;
   }
+  trace.done();
   check(error, "running the method");
   executed_ = true;
 }
 
-Ref<etcffi_tensor> etcffi_method::make_result(const Tensor& tensor, bool clone, etcffi_block* fresh) {
-  const TensorImpl* impl = tensor.unsafeGetTensorImpl();
+Ref<etcffi_tensor> etcffi_method::make_result(const Tensor &tensor, bool clone, etcffi_block *fresh) {
+  const TensorImpl *impl = tensor.unsafeGetTensorImpl();
   etcffi_memory memory{};
   memory.data = impl->mutable_data();
   memory.nbytes = impl->nbytes();
@@ -385,7 +464,7 @@ Ref<etcffi_tensor> etcffi_method::make_result(const Tensor& tensor, bool clone, 
   // In planned memory: it lasts as long as the block that the result shares with the method, but the next
   // run writes to it, so it is lent only to a caller who asked for that. Device memory is always lent.
   if (!clone || impl->device_type() != DeviceType::CPU) {
-    for (const auto& block : planned_) {
+    for (const auto &block : planned_) {
       if (block->device() == impl->device() && block->contains(memory.data, memory.nbytes)) {
         return Ref<etcffi_tensor>::adopt(new etcffi_tensor(memory, block));
       }
@@ -393,7 +472,8 @@ Ref<etcffi_tensor> etcffi_method::make_result(const Tensor& tensor, bool clone, 
   }
   // Anything else (an input that is an output, a constant) is memory that somebody else may write or free.
   if (impl->device_type() != DeviceType::CPU) {
-    fail(ETCFFI_BadDevice, "a result on " + describe(memory.device) + " is in memory that is not the method's");
+    fail(ETCFFI_BadDevice,
+         "a result on " + describe(memory.device) + " is in memory that is not the method's");
   }
   auto block = etcffi_block::allocate(memory.nbytes, DeviceType::CPU);
   if (memory.nbytes > 0) {
@@ -403,17 +483,16 @@ Ref<etcffi_tensor> etcffi_method::make_result(const Tensor& tensor, bool clone, 
   return Ref<etcffi_tensor>::adopt(new etcffi_tensor(memory, std::move(block)));
 }
 
-template <typename List>
-void etcffi_method::write_items(const List& list, bool clone, etcffi_value& out) {
+template <typename List> void etcffi_method::write_items(const List &list, bool clone, etcffi_value &out) {
   etcffi_memory memory{};
   memory.nbytes = list.size() * sizeof(etcffi_value);
   auto block = etcffi_block::allocate(memory.nbytes, DeviceType::CPU);
   memory.data = block->data();
   out.tensor = new etcffi_tensor(memory, std::move(block));
-  out.items = static_cast<etcffi_value*>(memory.data);
-  for (const auto& item : list) {
-    const Tensor* tensor = tensor_in(item);
-    etcffi_value& value = out.items[out.size];
+  out.items = static_cast<etcffi_value *>(memory.data);
+  for (const auto &item : list) {
+    const Tensor *tensor = tensor_in(item);
+    etcffi_value &value = out.items[out.size];
     if (tensor != nullptr) {
       value.tensor = make_result(*tensor, clone, nullptr).detach();
       value.tag = ETCFFI_Tag_Tensor;
@@ -422,56 +501,56 @@ void etcffi_method::write_items(const List& list, bool clone, etcffi_value& out)
   }
 }
 
-void etcffi_method::write_value(const EValue& value, bool clone, OutputSlot& slot, etcffi_value& out) {
+void etcffi_method::write_value(const EValue &value, bool clone, OutputSlot &slot, etcffi_value &out) {
   out.tag = static_cast<int32_t>(value.tag);
   switch (value.tag) {
-    case runtime::Tag::None:
-      break;
-    case runtime::Tag::Tensor: {
-      Ref<etcffi_tensor>& handed = clone ? slot.cloned : slot.lent;
-      if (!handed) {
-        const OutputSlot& owner = slot.same_as < 0 ? slot : outputs_[static_cast<size_t>(slot.same_as)];
-        handed = make_result(value.toTensor(), clone, owner.fresh.get());
-      }
-      out.tensor = Ref<etcffi_tensor>(handed).detach();
-      break;
+  case runtime::Tag::None:
+    break;
+  case runtime::Tag::Tensor: {
+    Ref<etcffi_tensor> &handed = clone ? slot.cloned : slot.lent;
+    if (!handed) {
+      const OutputSlot &owner = slot.same_as < 0 ? slot : outputs_[static_cast<size_t>(slot.same_as)];
+      handed = make_result(value.toTensor(), clone, owner.fresh.get());
     }
-    case runtime::Tag::Int:
-      out.as_int = value.toInt();
-      break;
-    case runtime::Tag::Bool:
-      out.as_int = value.toBool() ? 1 : 0;
-      break;
-    case runtime::Tag::Double:
-      out.as_double = value.toDouble();
-      break;
-    case runtime::Tag::String: {
-      const std::string_view text = value.toString();
-      out.as_string = text.data();
-      out.size = text.size();
-      break;
-    }
-    case runtime::Tag::ListInt:
-      out.tensor = make_list(value.toIntList(), ScalarType::Long);
-      break;
-    case runtime::Tag::ListBool:
-      out.tensor = make_list(value.toBoolList(), ScalarType::Bool);
-      break;
-    case runtime::Tag::ListDouble:
-      out.tensor = make_list(value.toDoubleList(), ScalarType::Double);
-      break;
-    case runtime::Tag::ListTensor:
-      write_items(value.toTensorList(), clone, out);
-      break;
-    case runtime::Tag::ListOptionalTensor:
-      write_items(value.toListOptionalTensor(), clone, out);
-      break;
-    default:
-      fail(ETCFFI_BadKind, slot.label + " is of a kind that this runtime does not return");
+    out.tensor = Ref<etcffi_tensor>(handed).detach();
+    break;
+  }
+  case runtime::Tag::Int:
+    out.as_int = value.toInt();
+    break;
+  case runtime::Tag::Bool:
+    out.as_int = value.toBool() ? 1 : 0;
+    break;
+  case runtime::Tag::Double:
+    out.as_double = value.toDouble();
+    break;
+  case runtime::Tag::String: {
+    const std::string_view text = value.toString();
+    out.as_string = text.data();
+    out.size = text.size();
+    break;
+  }
+  case runtime::Tag::ListInt:
+    out.tensor = make_list(value.toIntList(), ScalarType::Long);
+    break;
+  case runtime::Tag::ListBool:
+    out.tensor = make_list(value.toBoolList(), ScalarType::Bool);
+    break;
+  case runtime::Tag::ListDouble:
+    out.tensor = make_list(value.toDoubleList(), ScalarType::Double);
+    break;
+  case runtime::Tag::ListTensor:
+    write_items(value.toTensorList(), clone, out);
+    break;
+  case runtime::Tag::ListOptionalTensor:
+    write_items(value.toListOptionalTensor(), clone, out);
+    break;
+  default:
+    fail(ETCFFI_BadKind, slot.label + " is of a kind that this runtime does not return");
   }
 }
 
-void etcffi_method::get_outputs(bool clone, etcffi_value* values, size_t count) {
+void etcffi_method::get_outputs(bool clone, etcffi_value *values, size_t count) {
   require_usable();
   if (state_ == Inputs::kRefused) {
     require_inputs();
@@ -483,7 +562,7 @@ void etcffi_method::get_outputs(bool clone, etcffi_value* values, size_t count) 
     fail(ETCFFI_BadArgument, "the method has " + std::to_string(outputs_.size()) + " outputs");
   }
   for (size_t i = 0; i < count; ++i) {
-    etcffi_value& value = values[i];
+    etcffi_value &value = values[i];
     value.size = 0;
     value.tensor = nullptr;
     value.items = nullptr;
@@ -496,46 +575,71 @@ void etcffi_method::get_outputs(bool clone, etcffi_value* values, size_t count) 
   }
 }
 
-Ref<etcffi_tensor> etcffi_method::get_attribute(const char* name) {
+Ref<etcffi_tensor> etcffi_method::get_attribute(const char *name) {
   require_usable();
   auto tensor = method_->get_attribute(name);
   check(tensor.error(), std::string("reading the attribute '") + name + "'");
   return make_result(tensor.get(), false, nullptr);
 }
 
-etcffi_status etcffi_method_load(etcffi_program* program, const char* name, etcffi_method** out) {
-  return guard([&] { *out = etcffi_method::load(program, name).detach(); });
+etcffi_planned_buffer etcffi_method::planned_buffer(size_t index) const {
+  if (index >= planned_.size()) {
+    fail(ETCFFI_BadArgument, "the method has " + std::to_string(planned_.size()) + " planned buffers");
+  }
+  etcffi_planned_buffer out{};
+  out.nbytes = spans_[index].size();
+  out.device = to_c(devices_[index]);
+  out.owner = planned_[index]->borrowed()                                             ? ETCFFI_CALLERS
+              : shared_ != nullptr && planned_[index].get() == shared_->block().get() ? ETCFFI_SHARED
+                                                                                      : ETCFFI_OWN;
+  return out;
 }
 
-void etcffi_method_release(etcffi_method* method) {
+etcffi_status etcffi_method_load(etcffi_program *program, const char *name, etcffi_method **out) {
+  const etcffi_load_options none{};
+  return etcffi_method_load_with(program, name, &none, out);
+}
+
+etcffi_status etcffi_method_load_with(etcffi_program *program, const char *name,
+                                      const etcffi_load_options *options, etcffi_method **out) {
+  return guard([&] { *out = etcffi_method::load(program, name, *options).detach(); });
+}
+
+etcffi_status etcffi_method_planned_buffer(etcffi_method *method, size_t index, etcffi_planned_buffer *out) {
+  return method->call([&] { *out = method->planned_buffer(index); });
+}
+
+etcffi_status etcffi_method_memory(etcffi_method *method, size_t *structures, size_t *temporary_peak) {
+  return method->call([&] {
+    *structures = method->structures();
+    *temporary_peak = method->temporary_peak();
+  });
+}
+
+void etcffi_method_release(etcffi_method *method) {
   if (method != nullptr) {
     method->release();
   }
 }
 
-etcffi_status etcffi_method_set_inputs(etcffi_method* method, etcffi_value* inputs, size_t count) {
+etcffi_status etcffi_method_set_inputs(etcffi_method *method, etcffi_value *inputs, size_t count) {
   return method->call([&] { method->set_inputs(inputs, count); });
 }
 
-void etcffi_method_refuse_inputs(etcffi_method* method) {
+void etcffi_method_refuse_inputs(etcffi_method *method) {
   method->refuse_inputs();
 }
 
-int32_t etcffi_method_has_inputs(const etcffi_method* method) {
+int32_t etcffi_method_has_inputs(const etcffi_method *method) {
   return method->has_inputs() ? 1 : 0;
 }
 
-etcffi_status etcffi_method_execute(etcffi_method* method) {
+etcffi_status etcffi_method_execute(etcffi_method *method) {
   return method->call([&] { method->execute(); });
 }
 
-etcffi_status etcffi_method_run(
-    etcffi_method* method,
-    etcffi_value* inputs,
-    size_t num_inputs,
-    int32_t clone,
-    etcffi_value* outputs,
-    size_t num_outputs) {
+etcffi_status etcffi_method_run(etcffi_method *method, etcffi_value *inputs, size_t num_inputs, int32_t clone,
+                                etcffi_value *outputs, size_t num_outputs) {
   return method->call([&] {
     method->set_inputs(inputs, num_inputs);
     method->execute();
@@ -543,11 +647,11 @@ etcffi_status etcffi_method_run(
   });
 }
 
-etcffi_status
-etcffi_method_get_outputs(etcffi_method* method, int32_t clone, etcffi_value* outputs, size_t count) {
+etcffi_status etcffi_method_get_outputs(etcffi_method *method, int32_t clone, etcffi_value *outputs,
+                                        size_t count) {
   return method->call([&] { method->get_outputs(clone != 0, outputs, count); });
 }
 
-etcffi_status etcffi_method_get_attribute(etcffi_method* method, const char* name, etcffi_tensor** out) {
+etcffi_status etcffi_method_get_attribute(etcffi_method *method, const char *name, etcffi_tensor **out) {
   return method->call([&] { *out = method->get_attribute(name).detach(); });
 }

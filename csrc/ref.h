@@ -11,14 +11,12 @@
 namespace etcffi {
 
 class Counted {
- public:
+public:
   Counted() = default;
-  Counted(const Counted&) = delete;
-  Counted& operator=(const Counted&) = delete;
+  Counted(const Counted &) = delete;
+  Counted &operator=(const Counted &) = delete;
 
-  void retain() noexcept {
-    count_.fetch_add(1, std::memory_order_relaxed);
-  }
+  void retain() noexcept { count_.fetch_add(1, std::memory_order_relaxed); }
 
   void release() noexcept {
     if (count_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
@@ -26,24 +24,21 @@ class Counted {
     }
   }
 
-  bool shared() const noexcept {
-    return count_.load(std::memory_order_acquire) > 1;
-  }
+  bool shared() const noexcept { return count_.load(std::memory_order_acquire) > 1; }
 
- protected:
+protected:
   virtual ~Counted() = default;
 
- private:
+private:
   std::atomic<int64_t> count_{1};
 };
 
-template <typename T>
-class Ref {
- public:
+template <typename T> class Ref {
+public:
   Ref() = default;
-  Ref(const Ref& other) noexcept : Ref(other.pointer_) {}
-  Ref(Ref&& other) noexcept : pointer_(std::exchange(other.pointer_, nullptr)) {}
-  Ref& operator=(Ref other) noexcept {
+  Ref(const Ref &other) noexcept : Ref(other.pointer_) {}
+  Ref(Ref &&other) noexcept : pointer_(std::exchange(other.pointer_, nullptr)) {}
+  Ref &operator=(Ref other) noexcept {
     std::swap(pointer_, other.pointer_);
     return *this;
   }
@@ -54,39 +49,29 @@ class Ref {
   }
 
   // Takes a further reference.
-  explicit Ref(T* pointer) noexcept : pointer_(pointer) {
+  explicit Ref(T *pointer) noexcept : pointer_(pointer) {
     if (pointer_ != nullptr) {
       pointer_->retain();
     }
   }
 
   // Takes over the reference that a new object is born with.
-  static Ref adopt(T* pointer) noexcept {
+  static Ref adopt(T *pointer) noexcept {
     Ref ref;
     ref.pointer_ = pointer;
     return ref;
   }
 
   // Gives the reference away, to a caller in C.
-  T* detach() noexcept {
-    return std::exchange(pointer_, nullptr);
-  }
+  T *detach() noexcept { return std::exchange(pointer_, nullptr); }
 
-  T* get() const noexcept {
-    return pointer_;
-  }
-  T* operator->() const noexcept {
-    return pointer_;
-  }
-  T& operator*() const noexcept {
-    return *pointer_;
-  }
-  explicit operator bool() const noexcept {
-    return pointer_ != nullptr;
-  }
+  T *get() const noexcept { return pointer_; }
+  T *operator->() const noexcept { return pointer_; }
+  T &operator*() const noexcept { return *pointer_; }
+  explicit operator bool() const noexcept { return pointer_ != nullptr; }
 
- private:
-  T* pointer_ = nullptr;
+private:
+  T *pointer_ = nullptr;
 };
 
 } // namespace etcffi

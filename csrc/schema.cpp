@@ -18,7 +18,7 @@ constexpr char kHeaderMagic[] = "eh00";
 constexpr uint32_t kShortHeader = 24;
 constexpr uint32_t kHeaderWithSegmentSize = 32;
 
-uint64_t little_endian(const uint8_t* bytes, size_t count) {
+uint64_t little_endian(const uint8_t *bytes, size_t count) {
   uint64_t value = 0;
   for (size_t i = count; i > 0; --i) {
     value = value << 8 | bytes[i - 1];
@@ -26,7 +26,7 @@ uint64_t little_endian(const uint8_t* bytes, size_t count) {
   return value;
 }
 
-std::string printable(const uint8_t* bytes, size_t count) {
+std::string printable(const uint8_t *bytes, size_t count) {
   std::string text;
   for (size_t i = 0; i < count; ++i) {
     text += bytes[i] >= 0x20 && bytes[i] < 0x7f ? static_cast<char>(bytes[i]) : '.';
@@ -34,17 +34,13 @@ std::string printable(const uint8_t* bytes, size_t count) {
   return text;
 }
 
-struct Range {
-  uint32_t memory_id;
-  uint64_t begin;
-  uint64_t end;
-};
+} // namespace
 
-bool planned_range(const fb::Tensor* tensor, Range* out) {
+bool planned_range(const fb::Tensor *tensor, PlannedRange *out) {
   if (tensor == nullptr || tensor->allocation_info() == nullptr || tensor->sizes() == nullptr) {
     return false;
   }
-  const auto* place = tensor->allocation_info();
+  const auto *place = tensor->allocation_info();
   uint64_t nbytes = static_cast<uint64_t>(dtype_of(static_cast<int32_t>(tensor->scalar_type())).itemsize);
   for (const int32_t size : *tensor->sizes()) {
     if (size < 0 || __builtin_mul_overflow(nbytes, static_cast<uint64_t>(size), &nbytes)) {
@@ -57,38 +53,33 @@ bool planned_range(const fb::Tensor* tensor, Range* out) {
   return true;
 }
 
-} // namespace
-
-FileExtent check_head(const uint8_t* head, size_t head_size, uint64_t file_size, const std::string& what) {
+FileExtent check_head(const uint8_t *head, size_t head_size, uint64_t file_size, const std::string &what) {
   if (file_size == 0) {
     fail(ETCFFI_BadFile, what + " is empty");
   }
   if (head_size < 8) {
-    fail(ETCFFI_BadFile, what + " is no ExecuTorch program: it has only " + std::to_string(file_size) + " bytes");
+    fail(ETCFFI_BadFile,
+         what + " is no ExecuTorch program: it has only " + std::to_string(file_size) + " bytes");
   }
   const std::string identifier = printable(head + 4, 4);
   if (identifier == "BP08" || identifier.compare(0, 2, "BP") == 0) {
-    fail(
-        ETCFFI_BadFile,
-        what + " is a bundled program (a .bpte: a program together with its test cases), and a program "
-               "is expected here");
+    fail(ETCFFI_BadFile,
+         what + " is a bundled program (a .bpte: a program together with its test cases), and a program "
+                "is expected here");
   }
   if (identifier == "FT01") {
-    fail(
-        ETCFFI_BadFile,
-        what + " is a data file (a .ptd: weights kept outside of a program), and a program is expected here");
+    fail(ETCFFI_BadFile,
+         what +
+             " is a data file (a .ptd: weights kept outside of a program), and a program is expected here");
   }
   if (identifier.compare(0, 2, "ET") != 0) {
-    fail(
-        ETCFFI_BadFile,
-        what + " is no ExecuTorch program: a .pte has the identifier \"" +
-            std::string(fb::ProgramIdentifier()) + "\" at byte 4, and this has \"" + identifier + "\"");
+    fail(ETCFFI_BadFile, what + " is no ExecuTorch program: a .pte has the identifier \"" +
+                             std::string(fb::ProgramIdentifier()) + "\" at byte 4, and this has \"" +
+                             identifier + "\"");
   }
   if (identifier != fb::ProgramIdentifier()) {
-    fail(
-        ETCFFI_BadFile,
-        what + " has the file version \"" + identifier + "\", and this runtime reads \"" +
-            fb::ProgramIdentifier() + "\"; export it again with a matching ExecuTorch");
+    fail(ETCFFI_BadFile, what + " has the file version \"" + identifier + "\", and this runtime reads \"" +
+                             fb::ProgramIdentifier() + "\"; export it again with a matching ExecuTorch");
   }
   const std::string truncated = what + " is truncated: it has " + std::to_string(file_size) + " bytes of ";
   if (file_size < kHeadBytes) {
@@ -103,7 +94,8 @@ FileExtent check_head(const uint8_t* head, size_t head_size, uint64_t file_size,
   }
   const uint64_t flatbuffer = little_endian(head + kHeaderOffset + 8, 8);
   const uint64_t segments_at = little_endian(head + kHeaderOffset + 16, 8);
-  const uint64_t segments = length >= kHeaderWithSegmentSize ? little_endian(head + kHeaderOffset + 24, 8) : 0;
+  const uint64_t segments =
+      length >= kHeaderWithSegmentSize ? little_endian(head + kHeaderOffset + 24, 8) : 0;
   uint64_t whole = flatbuffer;
   if (segments_at > 0 && __builtin_add_overflow(segments_at, segments, &whole)) {
     fail(ETCFFI_BadFile, what + " is damaged: its header states sizes that cannot be");
@@ -120,7 +112,7 @@ FileExtent check_head(const uint8_t* head, size_t head_size, uint64_t file_size,
   return {flatbuffer, whole};
 }
 
-const fb::Program* verify(const uint8_t* flatbuffer, size_t size, const std::string& what) {
+const fb::Program *verify(const uint8_t *flatbuffer, size_t size, const std::string &what) {
   // The depth is the schema's own nesting with room to spare; the number of tables grows with the model.
   flatbuffers::Verifier::Options options;
   options.max_depth = 64;
@@ -132,15 +124,15 @@ const fb::Program* verify(const uint8_t* flatbuffer, size_t size, const std::str
   return fb::GetProgram(flatbuffer);
 }
 
-int32_t value_index(const fb::ExecutionPlan* plan, int32_t side, size_t index) {
-  const auto* indices = side == ETCFFI_INPUT ? plan->inputs() : plan->outputs();
+int32_t value_index(const fb::ExecutionPlan *plan, int32_t side, size_t index) {
+  const auto *indices = side == ETCFFI_INPUT ? plan->inputs() : plan->outputs();
   if (indices == nullptr || index >= indices->size()) {
     return -1;
   }
   return indices->Get(static_cast<flatbuffers::uoffset_t>(index));
 }
 
-const fb::EValue* value_of(const fb::ExecutionPlan* plan, int32_t side, size_t index) {
+const fb::EValue *value_of(const fb::ExecutionPlan *plan, int32_t side, size_t index) {
   const int32_t at = value_index(plan, side, index);
   if (at < 0 || plan->values() == nullptr || static_cast<uint32_t>(at) >= plan->values()->size()) {
     return nullptr;
@@ -148,35 +140,36 @@ const fb::EValue* value_of(const fb::ExecutionPlan* plan, int32_t side, size_t i
   return plan->values()->Get(static_cast<flatbuffers::uoffset_t>(at));
 }
 
-const fb::Tensor* tensor_of(const fb::ExecutionPlan* plan, int32_t side, size_t index) {
-  const fb::EValue* value = value_of(plan, side, index);
+const fb::Tensor *tensor_of(const fb::ExecutionPlan *plan, int32_t side, size_t index) {
+  const fb::EValue *value = value_of(plan, side, index);
   return value == nullptr ? nullptr : value->val_as_Tensor();
 }
 
-bool is_dynamic(const fb::Tensor* tensor) {
+bool is_dynamic(const fb::Tensor *tensor) {
   return tensor->shape_dynamism() != fb::TensorShapeDynamism::STATIC;
 }
 
-Device device_of(const fb::Tensor* tensor) {
-  const auto* extra = tensor->extra_tensor_info();
+Device device_of(const fb::Tensor *tensor) {
+  const auto *extra = tensor->extra_tensor_info();
   if (extra == nullptr) {
     return DeviceType::CPU;
   }
-  return Device(
-      static_cast<DeviceType>(extra->device_type()), static_cast<DeviceIndex>(extra->device_index()));
+  return Device(static_cast<DeviceType>(extra->device_type()),
+                static_cast<DeviceIndex>(extra->device_index()));
 }
 
-bool planned_memory_is_reused(const fb::ExecutionPlan* plan, size_t input) {
+bool planned_memory_is_reused(const fb::ExecutionPlan *plan, size_t input) {
   const int32_t own = value_index(plan, ETCFFI_INPUT, input);
-  Range mine{};
+  PlannedRange mine{};
   if (!planned_range(tensor_of(plan, ETCFFI_INPUT, input), &mine)) {
     return false;
   }
-  const auto* values = plan->values();
+  const auto *values = plan->values();
   for (flatbuffers::uoffset_t i = 0; i < values->size(); ++i) {
-    Range other{};
-    const fb::EValue* value = values->Get(i);
-    if (static_cast<int32_t>(i) == own || value == nullptr || !planned_range(value->val_as_Tensor(), &other)) {
+    PlannedRange other{};
+    const fb::EValue *value = values->Get(i);
+    if (static_cast<int32_t>(i) == own || value == nullptr ||
+        !planned_range(value->val_as_Tensor(), &other)) {
       continue;
     }
     if (other.memory_id == mine.memory_id && other.begin < mine.end && mine.begin < other.end) {
@@ -190,8 +183,8 @@ namespace {
 
 // Kernels write to memory of their own. Those of the runtime itself do not: et_view makes its output a view
 // of its input.
-bool shares_memory(const fb::ExecutionPlan* plan, const fb::KernelCall* call) {
-  const auto* operators = plan->operators();
+bool shares_memory(const fb::ExecutionPlan *plan, const fb::KernelCall *call) {
+  const auto *operators = plan->operators();
   const auto index = static_cast<flatbuffers::uoffset_t>(call->op_index());
   if (operators == nullptr || index >= operators->size() || operators->Get(index)->name() == nullptr) {
     return true;
@@ -201,34 +194,34 @@ bool shares_memory(const fb::ExecutionPlan* plan, const fb::KernelCall* call) {
 
 using Indices = flatbuffers::Vector<int32_t>;
 
-bool meets(const Indices* args, const std::set<int32_t>& values) {
+bool meets(const Indices *args, const std::set<int32_t> &values) {
   return args != nullptr &&
-      std::any_of(args->begin(), args->end(), [&](int32_t arg) { return values.count(arg) > 0; });
+         std::any_of(args->begin(), args->end(), [&](int32_t arg) { return values.count(arg) > 0; });
 }
 
 } // namespace
 
-std::vector<std::string> backends_reached(const fb::ExecutionPlan* plan, size_t input) {
+std::vector<std::string> backends_reached(const fb::ExecutionPlan *plan, size_t input) {
   const std::vector<std::string> backends = backend_names(plan);
   std::set<std::string> reached;
   std::set<int32_t> values = {value_index(plan, ETCFFI_INPUT, input)};
   // Until nothing is added: a jump may lead back to an instruction before.
   for (size_t before = 0; before != values.size() && plan->chains() != nullptr;) {
     before = values.size();
-    for (const auto* chain : *plan->chains()) {
+    for (const auto *chain : *plan->chains()) {
       if (chain->instructions() == nullptr) {
         continue;
       }
-      for (const auto* instruction : *chain->instructions()) {
-        if (const auto* kernel = instruction->instr_args_as_KernelCall()) {
+      for (const auto *instruction : *chain->instructions()) {
+        if (const auto *kernel = instruction->instr_args_as_KernelCall()) {
           if (meets(kernel->args(), values) && shares_memory(plan, kernel)) {
             values.insert(kernel->args()->begin(), kernel->args()->end());
           }
-        } else if (const auto* move = instruction->instr_args_as_MoveCall()) {
+        } else if (const auto *move = instruction->instr_args_as_MoveCall()) {
           if (values.count(move->move_from()) > 0) {
             values.insert(move->move_to());
           }
-        } else if (const auto* delegate = instruction->instr_args_as_DelegateCall()) {
+        } else if (const auto *delegate = instruction->instr_args_as_DelegateCall()) {
           const auto index = static_cast<size_t>(delegate->delegate_index());
           if (index < backends.size() && meets(delegate->args(), values)) {
             reached.insert(backends[index]);
@@ -240,20 +233,20 @@ std::vector<std::string> backends_reached(const fb::ExecutionPlan* plan, size_t 
   return {reached.begin(), reached.end()};
 }
 
-size_t num_instructions(const fb::ExecutionPlan* plan) {
+size_t num_instructions(const fb::ExecutionPlan *plan) {
   size_t count = 0;
   if (plan->chains() != nullptr) {
-    for (const auto* chain : *plan->chains()) {
+    for (const auto *chain : *plan->chains()) {
       count += chain->instructions() == nullptr ? 0 : chain->instructions()->size();
     }
   }
   return count;
 }
 
-std::vector<std::string> operator_names(const fb::ExecutionPlan* plan) {
+std::vector<std::string> operator_names(const fb::ExecutionPlan *plan) {
   std::vector<std::string> names;
   if (plan->operators() != nullptr) {
-    for (const auto* op : *plan->operators()) {
+    for (const auto *op : *plan->operators()) {
       std::string name = op->name() == nullptr ? "" : op->name()->str();
       if (op->overload() != nullptr && op->overload()->size() > 0) {
         name += "." + op->overload()->str();
@@ -264,10 +257,25 @@ std::vector<std::string> operator_names(const fb::ExecutionPlan* plan) {
   return names;
 }
 
-std::vector<std::string> backend_names(const fb::ExecutionPlan* plan) {
+std::vector<std::string> external_names(const fb::ExecutionPlan *plan) {
+  std::set<std::string> names;
+  if (plan->values() != nullptr) {
+    for (const auto *value : *plan->values()) {
+      const fb::Tensor *tensor = value == nullptr ? nullptr : value->val_as_Tensor();
+      const auto *extra = tensor == nullptr ? nullptr : tensor->extra_tensor_info();
+      if (extra != nullptr && extra->location() == fb::TensorDataLocation::EXTERNAL &&
+          extra->fully_qualified_name() != nullptr) {
+        names.insert(extra->fully_qualified_name()->str());
+      }
+    }
+  }
+  return {names.begin(), names.end()};
+}
+
+std::vector<std::string> backend_names(const fb::ExecutionPlan *plan) {
   std::vector<std::string> names;
   if (plan->delegates() != nullptr) {
-    for (const auto* delegate : *plan->delegates()) {
+    for (const auto *delegate : *plan->delegates()) {
       names.push_back(delegate->id() == nullptr ? "" : delegate->id()->str());
     }
   }

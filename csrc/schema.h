@@ -32,32 +32,44 @@ constexpr size_t kHeadBytes = 64;
 
 // Reads the first kHeadBytes (or fewer, of a shorter file) and fails with ETCFFI_BadFile, in words, on
 // whatever is no whole .pte of this version: empty, truncated, bundled, a .ptd, something else.
-FileExtent check_head(const uint8_t* head, size_t head_size, uint64_t file_size, const std::string& what);
+FileExtent check_head(const uint8_t *head, size_t head_size, uint64_t file_size, const std::string &what);
 
 // Fails with ETCFFI_BadFile where an offset or a length in the flatbuffer leads outside of it.
-const fb::Program* verify(const uint8_t* flatbuffer, size_t size, const std::string& what);
+const fb::Program *verify(const uint8_t *flatbuffer, size_t size, const std::string &what);
 
 // The value behind a method's input or output, or NULL where the index is off.
-const fb::EValue* value_of(const fb::ExecutionPlan* plan, int32_t side, size_t index);
+const fb::EValue *value_of(const fb::ExecutionPlan *plan, int32_t side, size_t index);
 // The same value's tensor, or NULL where it is none.
-const fb::Tensor* tensor_of(const fb::ExecutionPlan* plan, int32_t side, size_t index);
+const fb::Tensor *tensor_of(const fb::ExecutionPlan *plan, int32_t side, size_t index);
 // The index into the plan's values, or -1.
-int32_t value_index(const fb::ExecutionPlan* plan, int32_t side, size_t index);
+int32_t value_index(const fb::ExecutionPlan *plan, int32_t side, size_t index);
 
-bool is_dynamic(const fb::Tensor* tensor);
-Device device_of(const fb::Tensor* tensor);
+bool is_dynamic(const fb::Tensor *tensor);
+Device device_of(const fb::Tensor *tensor);
+
+// Where a tensor's planned memory is.
+struct PlannedRange {
+  uint32_t memory_id;
+  uint64_t begin;
+  uint64_t end;
+};
+// False where the tensor is NULL or has none.
+bool planned_range(const fb::Tensor *tensor, PlannedRange *out);
 
 // Whether an input's planned memory is given to another value too, so that a run overwrites the input.
-bool planned_memory_is_reused(const fb::ExecutionPlan* plan, size_t input);
+bool planned_memory_is_reused(const fb::ExecutionPlan *plan, size_t input);
 
 // The backends whose delegates may read an input's memory: as an argument of their own, or through a value
 // that shares it (a view of the input, or a moved value).
-std::vector<std::string> backends_reached(const fb::ExecutionPlan* plan, size_t input);
+std::vector<std::string> backends_reached(const fb::ExecutionPlan *plan, size_t input);
 
-size_t num_instructions(const fb::ExecutionPlan* plan);
+size_t num_instructions(const fb::ExecutionPlan *plan);
 
 // The names of all operators and of all backends that a method uses, as the registries spell them.
-std::vector<std::string> operator_names(const fb::ExecutionPlan* plan);
-std::vector<std::string> backend_names(const fb::ExecutionPlan* plan);
+std::vector<std::string> operator_names(const fb::ExecutionPlan *plan);
+std::vector<std::string> backend_names(const fb::ExecutionPlan *plan);
+
+// The names of the tensors whose data is outside of the program's file.
+std::vector<std::string> external_names(const fb::ExecutionPlan *plan);
 
 } // namespace etcffi

@@ -13,17 +13,12 @@ namespace etcffi {
 
 // Thrown inside the library; the message is what the caller reads.
 class Failure final : public std::exception {
- public:
-  Failure(etcffi_status status, std::string message)
-      : status_(status), message_(std::move(message)) {}
-  etcffi_status status() const noexcept {
-    return status_;
-  }
-  const char* what() const noexcept override {
-    return message_.c_str();
-  }
+public:
+  Failure(etcffi_status status, std::string message) : status_(status), message_(std::move(message)) {}
+  etcffi_status status() const noexcept { return status_; }
+  const char *what() const noexcept override { return message_.c_str(); }
 
- private:
+private:
   etcffi_status status_;
   std::string message_;
 };
@@ -35,25 +30,28 @@ class RuntimeAbort final {};
 
 // Turns an error of the runtime into a Failure: what was being done, the error's name and number, and the
 // error lines that the runtime logged in this call.
-void check(executorch::runtime::Error error, const std::string& doing);
+void check(executorch::runtime::Error error, const std::string &doing);
 
 // The error lines captured on this thread so far in this call, joined by "; ".
 std::string logged_errors();
 
+// In a copy of the process that is to end: from now on a failed check writes the error lines to `descriptor`
+// and ends it, with no exception and no exit handler.
+void exit_on_abort(int descriptor) noexcept;
+
 namespace internal {
 class CallScope {
- public:
+public:
   CallScope() noexcept;
   ~CallScope();
-  CallScope(const CallScope&) = delete;
-  CallScope& operator=(const CallScope&) = delete;
+  CallScope(const CallScope &) = delete;
+  CallScope &operator=(const CallScope &) = delete;
 };
 etcffi_status current_exception_status() noexcept;
 } // namespace internal
 
 // The one place where C++ ends and C begins: runs body, and turns whatever it throws into a status.
-template <typename Body>
-etcffi_status guard(Body&& body) noexcept {
+template <typename Body> etcffi_status guard(Body &&body) noexcept {
   try {
     internal::CallScope scope;
     try {

@@ -24,7 +24,6 @@ static_assert(sizeof(etcffi_tensor_info::dim_order) == ETCFFI_MAX_DIM * sizeof(u
 
 using Verification = executorch::runtime::Program::Verification;
 static_assert(static_cast<int>(Verification::Minimal) == ETCFFI_Verification_Minimal);
-static_assert(static_cast<int>(Verification::InternalConsistency) ==
-              ETCFFI_Verification_InternalConsistency);
+static_assert(static_cast<int>(Verification::InternalConsistency) == ETCFFI_Verification_InternalConsistency);
 
 } // namespace

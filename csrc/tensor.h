@@ -8,7 +8,7 @@
 #include "ref.h"
 
 struct etcffi_tensor final : etcffi::Counted {
-  etcffi_tensor(const etcffi_memory& described, etcffi::Ref<etcffi_block> holder)
+  etcffi_tensor(const etcffi_memory &described, etcffi::Ref<etcffi_block> holder)
       : memory(described), block(std::move(holder)) {}
 
   const etcffi_memory memory;

@@ -1,10 +1,10 @@
 """Run ExecuTorch programs (.pte) with plain memory and no PyTorch.
 
-    from et_cffi import Runtime
+from et_cffi import Runtime
 
-    method = Runtime.get().load_program("model.pte").load_method("forward")
-    result = method.execute([array])[0]
-    values = numpy.asarray(result)
+method = Runtime.get().load_program("model.pte").load_method("forward")
+result = method.execute([array])[0]
+values = numpy.asarray(result)
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from et_cffi.device import Device, DeviceType
 from et_cffi.dtypes import ScalarType
 from et_cffi.errors import ExecuTorchError
 from et_cffi.layout import lay_out
+from et_cffi.memory import MemoryUse, PlannedBuffer
 from et_cffi.metadata import MethodMeta, TensorInfo
 from et_cffi.method import Method
+from et_cffi.portable_lib import ExecuTorchMethod, ExecuTorchProgram
 from et_cffi.program import Program, Verification
 from et_cffi.runtime import BackendRegistry, OperatorRegistry, Runtime
 from et_cffi.tensor_buffer import TensorBuffer
+from et_cffi.threads import num_threads, set_num_threads
 
 __version__ = "0.1.0"
 
@@ -33,9 +36,13 @@ __all__ = [
     "Device",
     "DeviceType",
     "ExecuTorchError",
+    "ExecuTorchMethod",
+    "ExecuTorchProgram",
+    "MemoryUse",
     "Method",
     "MethodMeta",
     "OperatorRegistry",
+    "PlannedBuffer",
     "Program",
     "Runtime",
     "ScalarType",
@@ -47,6 +54,8 @@ __all__ = [
     "get_include",
     "lay_out",
     "lib",
+    "num_threads",
+    "set_num_threads",
 ]
 
 

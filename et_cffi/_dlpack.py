@@ -38,9 +38,7 @@ def describe_dlpack(source: Any) -> Optional[Memory]:
     address, versioned = capsule.claim(made)
     # From here on the memory is ours to give back. Who reads it: the runtime, until the input is replaced.
     if versioned:
-        managed = ffi.gc(
-            ffi.cast("DLManagedTensorVersioned *", address), lib.etcffi_dlpack_release_versioned
-        )
+        managed = ffi.gc(ffi.cast("DLManagedTensorVersioned *", address), lib.etcffi_dlpack_release_versioned)
         if managed.version.major != lib.ETCFFI_DLPACK_MAJOR:
             major = managed.version.major
             ffi.release(managed)

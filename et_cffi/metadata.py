@@ -221,5 +221,3 @@ def _tensor_at(values: list[_Value], index: int, side: str) -> TensorInfo:
     if info is None:
         raise IndexError(f"{side} {index} is no tensor but of kind {kind}")
     return info
-
-

@@ -8,8 +8,10 @@ from typing import Any, Optional
 from et_cffi._inputs import Held, InputValues, InputWriter, as_inputs
 from et_cffi._lib import ffi, lib
 from et_cffi._log import forward_log
+from et_cffi._releaser import releaser
 from et_cffi._torch import loaded_torch, to_torch
 from et_cffi.errors import MemoryMovedError, MethodStateError, ThreadError, check, failure
+from et_cffi.memory import MemoryUse, PlannedMemory, memory_of
 from et_cffi.metadata import MethodMeta
 from et_cffi.tensor_buffer import TensorBuffer
 
@@ -39,8 +41,9 @@ class Method:
     so at a definite time.
     """
 
-    def __init__(self, handle: Any, metadata: MethodMeta) -> None:
+    def __init__(self, handle: Any, metadata: MethodMeta, planned: Optional[PlannedMemory] = None) -> None:
         self._handle: Optional[Any] = handle
+        self._planned = planned
         self._metadata = metadata
         self._writer = InputWriter(metadata)
         self._num_outputs = metadata.num_outputs()
@@ -94,17 +97,7 @@ class Method:
             clone = bool(clone_outputs)
             if inputs is not _NOT_GIVEN:
                 return self._run(handle, inputs, clone)
-            self._results = {}
-            for held in self._held:
-                if held.moved():
-                    raise MemoryMovedError(
-                        "an input's memory was moved or resized after it was set (numpy's "
-                        "resize(refcheck=False) does that); set the inputs again"
-                    )
-            status = lib.etcffi_method_execute(handle)
-            if status:
-                raise failure(status)
-            forward_log()
+            self._run_as_set(handle)
             return self._read_outputs(handle, clone)
         finally:
             self._leave()
@@ -126,6 +119,14 @@ class Method:
         handle = self._enter()
         try:
             self._give(handle, inputs, None)
+        finally:
+            self._leave()
+
+    def _execute_only(self) -> None:
+        """`execute()` that leaves the outputs where they are, for portable_lib."""
+        handle = self._enter()
+        try:
+            self._run_as_set(handle)
         finally:
             self._leave()
 
@@ -158,6 +159,15 @@ class Method:
         finally:
             self._leave()
 
+    @property
+    def memory(self) -> MemoryUse:
+        """What the method uses of memory, in bytes."""
+        handle = self._enter()
+        try:
+            return memory_of(handle)
+        finally:
+            self._leave()
+
     def close(self) -> None:
         """Frees the method's memory and lets go of its inputs. Results that were handed over stay valid.
 
@@ -168,8 +178,11 @@ class Method:
         self._acquire()
         try:
             if self._calls:
-                raise MethodStateError(f"the method '{self._metadata.name()}' is running and cannot be closed")
+                raise MethodStateError(
+                    f"the method '{self._metadata.name()}' is running and cannot be closed"
+                )
             handle, self._handle = self._handle, None
+            self._planned = None
             self._results = {}
             if handle is not None:
                 ffi.release(handle)
@@ -186,7 +199,9 @@ class Method:
         self.close()
 
     def __reduce__(self) -> Any:
-        raise TypeError("a Method holds native memory and cannot be pickled; load it again where it is needed")
+        raise TypeError(
+            "a Method holds native memory and cannot be pickled; load it again where it is needed"
+        )
 
     def __repr__(self) -> str:
         return f"<et_cffi.Method '{self._metadata.name()}'{'' if self._handle else ', closed'}>"
@@ -205,6 +220,12 @@ class Method:
         if handle is None:
             self._claim.release()
             raise MethodStateError(f"the method '{self._metadata.name()}' is closed")
+        if self._planned is not None:
+            try:
+                self._planned.check()
+            except BaseException:
+                self._claim.release()
+                raise
         self._calls += 1
         return handle
 
@@ -239,9 +260,7 @@ class Method:
                 status = lib.etcffi_method_set_inputs(handle, array, len(given))
             else:
                 clone, outputs = run
-                status = lib.etcffi_method_run(
-                    handle, array, len(given), clone, outputs, self._num_outputs
-                )
+                status = lib.etcffi_method_run(handle, array, len(given), clone, outputs, self._num_outputs)
             if status:
                 complete = bool(lib.etcffi_method_has_inputs(handle))
                 raise failure(status)
@@ -259,6 +278,17 @@ class Method:
                 # whole one has replaced them.
                 self._held_refused += pointed_at
             writer.put_back(values)
+
+    def _run_as_set(self, handle: Any) -> None:
+        self._results = {}
+        for held in self._held:
+            if held.moved():
+                raise MemoryMovedError(
+                    "an input's memory was moved or resized after it was set (numpy's "
+                    "resize(refcheck=False) does that); set the inputs again"
+                )
+        check(lib.etcffi_method_execute(handle))
+        forward_log()
 
     def _new_output_values(self) -> Any:
         return ffi.new("etcffi_value[]", self._num_outputs)
@@ -303,7 +333,11 @@ class Method:
         return None
 
     def _result(self, tensor: Any) -> Any:
-        buffer = TensorBuffer(_gc(tensor, _release_tensor))
+        if self._planned is None:
+            buffer = TensorBuffer(_gc(tensor, _release_tensor))
+        else:
+            # What is lent out of the caller's memory holds that memory.
+            buffer = TensorBuffer(_gc(tensor, releaser(_release_tensor, self._planned)))
         return buffer if self._torch is None else to_torch(self._torch, buffer)
 
 

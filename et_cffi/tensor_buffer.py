@@ -136,6 +136,14 @@ class TensorBuffer:
         if stream is not None:
             raise DeviceError("memory on the host has no stream; pass stream=None")
         tensor, flags = self._tensor, 0
+        if lib.etcffi_tensor_is_borrowed(tensor):
+            # The caller's own memory (load_method's planned_memory), which a capsule could outlive.
+            if copy is False:
+                raise DeviceError(
+                    "the memory is a buffer of planned_memory, which DLPack cannot keep alive; read the buffer "
+                    "itself, or take a copy"
+                )
+            copy = True
         if copy:
             made = ffi.new("etcffi_tensor **")
             check(lib.etcffi_tensor_clone(tensor, made))
@@ -193,5 +201,3 @@ def describe_result(source: Any) -> Optional[Memory]:
         pinned=True,
         device=source.device,
     )
-
-

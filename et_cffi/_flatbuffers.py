@@ -1,0 +1,22 @@
+"""The flatbuffers package, which only the readers of the developer tools' files need."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+def schema(name: str) -> Any:
+    """The generated accessors et_cffi/_schema/NAME.py.
+
+    Raises:
+        ModuleNotFoundError: the package flatbuffers is not installed.
+    """
+    try:
+        importlib.import_module("flatbuffers")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "this needs the package flatbuffers; install it with: pip install et_cffi[devtools]",
+            name="flatbuffers",
+        ) from error
+    return importlib.import_module(f"et_cffi._schema.{name}")
