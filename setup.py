@@ -83,7 +83,7 @@ def compile_wrapper(found: sdk.SDK) -> Path:
     else:
         # A function that is declared and not written is found here, not by whoever imports the module.
         # (Clang's sanitizers leave theirs to be found in the executable.)
-        shared = ["-shared", f"-Wl,-soname,{WRAPPER}"]
+        shared = ["-shared", f"-Wl,-soname,{WRAPPER}", f"-Wl,--version-script={HERE / 'csrc/exports.map'}"]
         shared += [] if any("-fsanitize" in flag for flag in extra + link_extra) else ["-Wl,-z,defs"]
     command = [*compiler, *shared, *products, "-pthread", f"-L{found.lib}"]
     command += ["-lexecutorch", "-lexecutorch_etdump", "-lexecutorch_threadpool"]
@@ -153,6 +153,7 @@ setup(
             f"et_cffi._{name}",
             [f"csrc/{name}.c"],
             include_dirs=["include"],
+            libraries=["et_cffi"] if name == "cpython" else [],
             depends=["include/et_cffi.h"],
             py_limited_api=LIMITED_API,
         )

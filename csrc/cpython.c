@@ -1,6 +1,8 @@
-/* et_cffi._cpython: the description of a plain buffer, by CPython's C API. The same as what
- * et_cffi/_buffer.py does with memoryview and cffi, for the sources that need no second thought; PyPy, and
- * everything that is not plain, goes there.
+/* et_cffi._cpython: a run whose inputs and outputs are plain, by CPython's C API.
+ *
+ * Nothing happens here that the Python layer does not do too, with memoryview and cffi, and everything that
+ * is not plain is left to it: another kind of input, an output that is no tensor, a refusal's words. PyPy has
+ * only the Python layer. The two part in Method.execute and in the base class of TensorBuffer.
  */
 #ifndef PY_SSIZE_T_CLEAN
 #define PY_SSIZE_T_CLEAN
@@ -30,14 +32,25 @@ typedef struct {
 } Py_buffer;
 PyAPI_FUNC(int) PyObject_GetBuffer(PyObject *exporter, Py_buffer *view, int flags);
 PyAPI_FUNC(void) PyBuffer_Release(Py_buffer *view);
+#define PyBUF_WRITABLE 0x0001
+#define PyBUF_FORMAT 0x0004
+#define PyBUF_ND 0x0008
+#define PyBUF_STRIDES 0x0018
+#define PyBUF_C_CONTIGUOUS 0x0038
+#define PyBUF_F_CONTIGUOUS 0x0058
+#define PyBUF_ANY_CONTIGUOUS 0x0098
 #define PyBUF_FULL_RO 0x011C
+#define Py_bf_getbuffer 1
+#define Py_bf_releasebuffer 2
 #endif
 
-/* A buffer that is held. Who reads its memory: the runtime, until the input is replaced. */
+/* What holds an input's memory: a buffer, or a result that was passed back in. Who reads the memory: the
+   runtime, until the input is replaced. */
 typedef struct {
   PyObject_HEAD
-  bool held;
+  bool held; /* view is */
   Py_buffer view;
+  PyObject *result;
 } Pin;
 
 static void pin_dealloc(PyObject *self) {
@@ -47,6 +60,7 @@ static void pin_dealloc(PyObject *self) {
   if (pin->held) {
     PyBuffer_Release(&pin->view);
   }
+  Py_CLEAR(pin->result);
   freefunc free_slot = (freefunc)PyType_GetSlot(type, Py_tp_free);
   free_slot(self);
   Py_DECREF(type);
@@ -60,6 +74,7 @@ static int pin_traverse(PyObject *self, visitproc visit, void *arg) {
   if (pin->held) {
     Py_VISIT(pin->view.obj);
   }
+  Py_VISIT(pin->result);
   return 0;
 }
 
@@ -69,6 +84,7 @@ static PyObject *pin_release(PyObject *self, PyObject *Py_UNUSED(none)) {
     pin->held = false;
     PyBuffer_Release(&pin->view);
   }
+  Py_CLEAR(pin->result);
   Py_RETURN_NONE;
 }
 
@@ -81,6 +97,9 @@ static int pin_clear(PyObject *self) {
 static PyObject *pin_moved(PyObject *self, PyObject *Py_UNUSED(none)) {
   Pin *pin = (Pin *)self;
   Py_buffer now;
+  if (pin->result != NULL) {
+    Py_RETURN_FALSE; /* its block is neither resized nor freed while it is held */
+  }
   if (!pin->held || PyObject_GetBuffer(pin->view.obj, &now, PyBUF_FULL_RO) != 0) {
     PyErr_Clear();
     Py_RETURN_TRUE;
@@ -172,44 +191,365 @@ static bool describe(const Py_buffer *view, etcffi_value *value) {
   return true;
 }
 
-PyDoc_STRVAR(pin_doc,
-             "pin(source, address) -> Pin or None\n\n"
-             "Hold a plain buffer and describe it in the etcffi_value at that address. None for whatever is\n"
-             "no plain buffer, of which nothing is said here.");
-
 static PyObject *pin_type;
 
-static PyObject *pin(PyObject *Py_UNUSED(module), PyObject *args) {
-  PyObject *source;
-  unsigned long long address;
-  if (!PyArg_ParseTuple(args, "OK:pin", &source, &address)) {
-    return NULL;
-  }
-  Py_buffer view;
-  if (PyObject_GetBuffer(source, &view, PyBUF_FULL_RO) != 0) {
-    /* The slower path finds the same, and has the words for it. */
-    PyErr_Clear();
-    Py_RETURN_NONE;
-  }
-  if (!describe(&view, (etcffi_value *)(uintptr_t)address)) {
-    PyBuffer_Release(&view);
-    Py_RETURN_NONE;
-  }
+/* A pin that takes over the view, or a reference of its own to the result. */
+static PyObject *make_pin(Py_buffer *view, PyObject *result) {
   allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)pin_type, Py_tp_alloc);
   Pin *made = (Pin *)allocate((PyTypeObject *)pin_type, 0);
   if (made == NULL) {
-    PyBuffer_Release(&view);
     return NULL;
   }
-  made->view = view;
-  made->held = true;
+  if (result != NULL) {
+    Py_INCREF(result);
+    made->result = result;
+  } else {
+    made->view = *view;
+    made->held = true;
+    view->obj = NULL;
+  }
   return (PyObject *)made;
 }
 
-static PyMethodDef methods[] = {
-    {"pin", pin, METH_VARARGS, pin_doc},
+/* ---- Lender: the base of TensorBuffer ------------------------------------------------------------------ */
+
+/* Who reads the tensor's memory: whoever holds this object or a buffer of it, which holds this object. */
+typedef struct {
+  PyObject_HEAD
+  etcffi_tensor *tensor; /* one reference */
+} Lender;
+
+static void lender_dealloc(PyObject *self) {
+  PyTypeObject *type = Py_TYPE(self);
+  etcffi_tensor_release(((Lender *)self)->tensor);
+  freefunc free_slot = (freefunc)PyType_GetSlot(type, Py_tp_free);
+  free_slot(self);
+  Py_DECREF(type);
+}
+
+static int lender_getbuffer(PyObject *self, Py_buffer *view, int flags) {
+  view->obj = NULL;
+  const etcffi_tensor *tensor = ((Lender *)self)->tensor;
+  if (tensor == NULL) {
+    PyErr_SetString(PyExc_BufferError, "there is no tensor");
+    return -1;
+  }
+  const etcffi_memory *memory = etcffi_tensor_memory(tensor);
+  if (memory->device.type != ETCFFI_DeviceType_CPU) {
+    PyErr_SetString(PyExc_BufferError, "the memory is on a device, which the host cannot read: it has to be "
+                                       "copied to the host first");
+    return -1;
+  }
+  const etcffi_dtype *dtype = etcffi_dtype_of(memory->scalar_type);
+  int64_t packed_c = 1, packed_f = 1;
+  bool c_contiguous = true, f_contiguous = true;
+  for (int i = 0, j = memory->ndim - 1; i < memory->ndim; ++i, --j) {
+    c_contiguous = c_contiguous && (memory->sizes[j] == 1 || memory->strides[j] == packed_c);
+    f_contiguous = f_contiguous && (memory->sizes[i] == 1 || memory->strides[i] == packed_f);
+    packed_c *= memory->sizes[j];
+    packed_f *= memory->sizes[i];
+  }
+  c_contiguous = c_contiguous || packed_c == 0;
+  f_contiguous = f_contiguous || packed_c == 0;
+  bool any_wanted = (flags & PyBUF_ANY_CONTIGUOUS) == PyBUF_ANY_CONTIGUOUS;
+  bool f_wanted = (flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS;
+  bool c_wanted =
+      (flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS || (flags & PyBUF_STRIDES) != PyBUF_STRIDES;
+  if ((any_wanted && !c_contiguous && !f_contiguous) || (f_wanted && !f_contiguous) ||
+      (c_wanted && !c_contiguous)) {
+    PyErr_SetString(PyExc_BufferError, "the memory is not contiguous in the order asked for");
+    return -1;
+  }
+  Py_ssize_t *strides = NULL;
+  if ((flags & PyBUF_STRIDES) == PyBUF_STRIDES && memory->ndim > 0) {
+    strides = PyMem_Malloc((size_t)memory->ndim * sizeof(Py_ssize_t));
+    if (strides == NULL) {
+      PyErr_NoMemory();
+      return -1;
+    }
+    for (int i = 0; i < memory->ndim; ++i) {
+      strides[i] = (Py_ssize_t)memory->strides[i] * dtype->itemsize; /* the protocol counts bytes */
+    }
+  }
+  /* A dtype that no format code names is presented as the unsigned integer of its width. */
+  const char *format = dtype->format;
+  if (format[0] == '\0') {
+    format = dtype->itemsize == 1 ? "B" : dtype->itemsize == 2 ? "H" : "I";
+  }
+  view->buf = memory->data;
+  view->len = (Py_ssize_t)memory->nbytes;
+  view->itemsize = dtype->itemsize;
+  view->readonly = 0;
+  view->ndim = memory->ndim;
+  view->format = (flags & PyBUF_FORMAT) != 0 ? (char *)(uintptr_t)format : NULL;
+  view->shape = (flags & PyBUF_ND) != 0 ? (Py_ssize_t *)(uintptr_t)memory->sizes : NULL;
+  view->strides = strides;
+  view->suboffsets = NULL;
+  view->internal = strides;
+  Py_INCREF(self);
+  view->obj = self;
+  return 0;
+}
+
+static void lender_releasebuffer(PyObject *Py_UNUSED(self), Py_buffer *view) {
+  PyMem_Free(view->internal);
+}
+
+static PyObject *lender_address(PyObject *self, void *Py_UNUSED(closure)) {
+  return PyLong_FromVoidPtr(((Lender *)self)->tensor);
+}
+
+static PyGetSetDef lender_getset[] = {
+    {"_address", lender_address, NULL, "The address of the etcffi_tensor.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyDoc_STRVAR(adopt_doc, "_adopt(address) -> an object that owns the etcffi_tensor at that address.");
+
+static PyObject *lender_new(PyTypeObject *type, etcffi_tensor *tensor) {
+  allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+  PyObject *made = allocate(type, 0);
+  if (made != NULL) {
+    ((Lender *)made)->tensor = tensor;
+  }
+  return made;
+}
+
+static PyObject *lender_adopt(PyObject *type, PyObject *address) {
+  etcffi_tensor *tensor = PyLong_AsVoidPtr(address);
+  if (tensor == NULL) {
+    return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "no tensor is at address 0");
+  }
+  return lender_new((PyTypeObject *)type, tensor);
+}
+
+static PyMethodDef lender_methods[] = {
+    {"_adopt", lender_adopt, METH_O | METH_CLASS, adopt_doc},
     {NULL, NULL, 0, NULL},
 };
+
+static PyType_Slot lender_slots[] = {
+    {Py_tp_dealloc, (void *)lender_dealloc},
+    {Py_bf_getbuffer, (void *)lender_getbuffer},
+    {Py_bf_releasebuffer, (void *)lender_releasebuffer},
+    {Py_tp_getset, lender_getset},
+    {Py_tp_methods, lender_methods},
+    {Py_tp_doc, "A tensor's memory, lent out through the buffer protocol."},
+    {0, NULL},
+};
+
+static PyType_Spec lender_spec = {
+    .name = "et_cffi._cpython.Lender",
+    .basicsize = sizeof(Lender),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = lender_slots,
+};
+
+/* ---- Runner: one run ----------------------------------------------------------------------------------- */
+
+typedef struct {
+  PyObject_HEAD
+  etcffi_method *method; /* the Method that owns this runner keeps it, and says when it may run */
+  PyTypeObject *result_type;
+  Py_ssize_t num_inputs;
+  Py_ssize_t num_outputs;
+  etcffi_value *inputs;
+  etcffi_value *outputs;
+  Py_buffer *views; /* obj is NULL where none is held */
+  bool running;     /* a finaliser may run the method in the middle of a run */
+} Runner;
+
+static void runner_dealloc(PyObject *self) {
+  Runner *runner = (Runner *)self;
+  PyTypeObject *type = Py_TYPE(self);
+  PyMem_Free(runner->inputs);
+  PyMem_Free(runner->outputs);
+  PyMem_Free(runner->views);
+  Py_XDECREF((PyObject *)runner->result_type);
+  freefunc free_slot = (freefunc)PyType_GetSlot(type, Py_tp_free);
+  free_slot(self);
+  Py_DECREF(type);
+}
+
+static PyObject *runner_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs)) {
+  unsigned long long address;
+  PyObject *result_type;
+  Py_ssize_t num_inputs, num_outputs;
+  if (!PyArg_ParseTuple(args, "KOnn:Runner", &address, &result_type, &num_inputs, &num_outputs)) {
+    return NULL;
+  }
+  allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+  Runner *runner = (Runner *)allocate(type, 0);
+  if (runner == NULL) {
+    return NULL;
+  }
+  runner->method = (etcffi_method *)(uintptr_t)address;
+  Py_INCREF(result_type);
+  runner->result_type = (PyTypeObject *)result_type;
+  runner->num_inputs = num_inputs;
+  runner->num_outputs = num_outputs;
+  runner->inputs = PyMem_Calloc((size_t)num_inputs + 1, sizeof(etcffi_value));
+  runner->outputs = PyMem_Calloc((size_t)num_outputs + 1, sizeof(etcffi_value));
+  runner->views = PyMem_Calloc((size_t)num_inputs + 1, sizeof(Py_buffer));
+  if (runner->inputs == NULL || runner->outputs == NULL || runner->views == NULL) {
+    Py_DECREF(runner);
+    return PyErr_NoMemory();
+  }
+  return (PyObject *)runner;
+}
+
+static bool describe_item(Runner *runner, Py_ssize_t index, PyObject *source) {
+  etcffi_value *value = &runner->inputs[index];
+  Py_buffer *view = &runner->views[index];
+  value->pointed_at = 0;
+  if (Py_TYPE(source) == runner->result_type) {
+    const etcffi_tensor *tensor = ((Lender *)source)->tensor;
+    if (tensor == NULL) {
+      return false;
+    }
+    value->tag = ETCFFI_Tag_Tensor;
+    value->memory = *etcffi_tensor_memory(tensor);
+    value->memory.nbytes = etcffi_tensor_readable(tensor);
+    value->memory.flags = ETCFFI_PINNED;
+    return true;
+  }
+  if (PyObject_GetBuffer(source, view, PyBUF_FULL_RO) != 0) {
+    PyErr_Clear(); /* the Python layer finds the same, and has the words for it */
+    view->obj = NULL;
+    return false;
+  }
+  return describe(view, value);
+}
+
+static void release_views(Runner *runner) {
+  for (Py_ssize_t i = 0; i < runner->num_inputs; ++i) {
+    if (runner->views[i].obj != NULL) {
+      Py_buffer view = runner->views[i];
+      runner->views[i].obj = NULL;
+      PyBuffer_Release(&view);
+    }
+  }
+}
+
+/* The results, which take over the references in runner->outputs; NULL where memory ran out. */
+static PyObject *take_results(Runner *runner) {
+  PyObject *results = PyList_New(runner->num_outputs);
+  for (Py_ssize_t i = 0; i < runner->num_outputs; ++i) {
+    etcffi_tensor *tensor = runner->outputs[i].tensor;
+    runner->outputs[i].tensor = NULL;
+    PyObject *made = results == NULL ? NULL : lender_new(runner->result_type, tensor);
+    if (made == NULL) {
+      etcffi_tensor_release(tensor);
+      Py_CLEAR(results);
+    } else {
+      PyList_SetItem(results, i, made);
+    }
+  }
+  return results;
+}
+
+/* The inputs that the runtime reads in a later run too, or NULL where memory ran out. */
+static PyObject *take_pins(Runner *runner, PyObject *inputs) {
+  PyObject *pins = PyList_New(0);
+  for (Py_ssize_t i = 0; pins != NULL && i < runner->num_inputs; ++i) {
+    if (runner->inputs[i].pointed_at == 0) {
+      continue;
+    }
+    PyObject *source = PyList_Check(inputs) ? PyList_GetItem(inputs, i) : PyTuple_GetItem(inputs, i);
+    bool is_result = source != NULL && runner->views[i].obj == NULL;
+    PyObject *pin = source == NULL ? NULL : make_pin(&runner->views[i], is_result ? source : NULL);
+    if (pin == NULL || PyList_Append(pins, pin) != 0) {
+      Py_CLEAR(pins);
+    }
+    Py_XDECREF(pin);
+  }
+  return pins;
+}
+
+PyDoc_STRVAR(run_doc,
+             "run(inputs, clone) -> (status, results, pins) or None\n\n"
+             "Set the inputs, run, and get the outputs. None, and nothing happened, where an input is not\n"
+             "plain. results is None where status is not 0; pins hold what the runtime was pointed at.");
+
+static PyObject *runner_run(PyObject *self, PyObject *args) {
+  Runner *runner = (Runner *)self;
+  PyObject *inputs;
+  int clone;
+  if (!PyArg_ParseTuple(args, "Op:run", &inputs, &clone)) {
+    return NULL;
+  }
+  bool is_list = PyList_Check(inputs);
+  if (runner->running || (!is_list && !PyTuple_Check(inputs)) ||
+      (is_list ? PyList_Size(inputs) : PyTuple_Size(inputs)) != runner->num_inputs) {
+    Py_RETURN_NONE;
+  }
+  /* A copy that nobody else changes while this runs without the interpreter's lock. */
+  inputs = PySequence_Tuple(inputs);
+  if (inputs == NULL) {
+    return NULL;
+  }
+  runner->running = true;
+  bool plain = PyTuple_Size(inputs) == runner->num_inputs;
+  for (Py_ssize_t i = 0; plain && i < runner->num_inputs; ++i) {
+    plain = describe_item(runner, i, PyTuple_GetItem(inputs, i));
+  }
+  PyObject *answer = NULL;
+  if (!plain) {
+    Py_INCREF(Py_None);
+    answer = Py_None;
+  } else {
+    etcffi_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = etcffi_method_run(runner->method, runner->inputs, (size_t)runner->num_inputs, clone,
+                               runner->outputs, (size_t)runner->num_outputs);
+    Py_END_ALLOW_THREADS
+    PyObject *pins = take_pins(runner, inputs);
+    PyObject *results = NULL;
+    if (status == 0) {
+      results = take_results(runner);
+    } else {
+      Py_INCREF(Py_None);
+      results = Py_None;
+    }
+    if (pins != NULL && results != NULL) {
+      answer = Py_BuildValue("(iOO)", (int)status, results, pins);
+    }
+    Py_XDECREF(pins);
+    Py_XDECREF(results);
+  }
+  release_views(runner);
+  Py_DECREF(inputs);
+  runner->running = false;
+  return answer;
+}
+
+static PyMethodDef runner_methods[] = {
+    {"run", runner_run, METH_VARARGS, run_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot runner_slots[] = {
+    {Py_tp_new, (void *)runner_new},
+    {Py_tp_dealloc, (void *)runner_dealloc},
+    {Py_tp_methods, runner_methods},
+    {Py_tp_doc, "Runs a method whose inputs and outputs are all tensors."},
+    {0, NULL},
+};
+
+static PyType_Spec runner_spec = {
+    .name = "et_cffi._cpython.Runner",
+    .basicsize = sizeof(Runner),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = runner_slots,
+};
+
+static int add_type(PyObject *module, const char *name, PyObject *type) {
+  if (type == NULL || PyModule_AddObject(module, name, type) != 0) {
+    Py_XDECREF(type);
+    return -1;
+  }
+  return 0;
+}
 
 static int execute(PyObject *module) {
   pin_type = PyType_FromSpec(&pin_spec);
@@ -217,7 +557,11 @@ static int execute(PyObject *module) {
     return -1;
   }
   Py_INCREF(pin_type);
-  return PyModule_AddObject(module, "Pin", pin_type);
+  if (add_type(module, "Pin", pin_type) != 0 ||
+      add_type(module, "Lender", PyType_FromSpec(&lender_spec)) != 0) {
+    return -1;
+  }
+  return add_type(module, "Runner", PyType_FromSpec(&runner_spec));
 }
 
 static PyModuleDef_Slot slots[] = {
@@ -231,7 +575,6 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "et_cffi._cpython",
-    .m_methods = methods,
     .m_slots = slots,
 };
 

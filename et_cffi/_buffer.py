@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Optional
+from typing import Any
 
 from et_cffi._lib import address_of, ffi, lib
 from et_cffi._memory import Memory
@@ -12,7 +12,7 @@ from et_cffi.errors import DtypeError, InputKindError, LayoutError, ShapeError
 from et_cffi.metadata import TensorInfo
 
 
-def describe_buffer(source: Any, info: TensorInfo) -> Optional[Memory]:
+def describe_buffer(source: Any, info: TensorInfo) -> Memory | None:
     """The memory of an object that has the buffer protocol, or None for one that has not.
 
     Raises:
@@ -26,7 +26,13 @@ def describe_buffer(source: Any, info: TensorInfo) -> Optional[Memory]:
     except TypeError:
         return None
     except (ValueError, BufferError) as error:
-        raise DtypeError(f"it cannot be read as plain memory ({error})") from error
+        dtype = getattr(source, "dtype", None)
+        if dtype is None:
+            raise DtypeError(f"it cannot be read as plain memory ({error})") from error
+        raise DtypeError(
+            f"its dtype {dtype} is none that the runtime reads ({error}); convert it to "
+            f"{ScalarType(info.dtype())}"
+        ) from error
     try:
         return _describe_view(view, info, scalar_type)
     except BaseException:
@@ -34,7 +40,7 @@ def describe_buffer(source: Any, info: TensorInfo) -> Optional[Memory]:
         raise
 
 
-def _numpy_extension_dtype(source: Any) -> tuple[Any, Optional[ScalarType]]:
+def _numpy_extension_dtype(source: Any) -> tuple[Any, ScalarType | None]:
     """An array of a dtype that numpy has no format code for (those of ml_dtypes), as unsigned integers."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(source, numpy.ndarray) or source.dtype.isbuiltin == 1:
@@ -45,7 +51,7 @@ def _numpy_extension_dtype(source: Any) -> tuple[Any, Optional[ScalarType]]:
     return source.view(f"u{source.itemsize}"), scalar_type
 
 
-def _describe_view(view: memoryview, info: TensorInfo, scalar_type: Optional[ScalarType]) -> Memory:
+def _describe_view(view: memoryview, info: TensorInfo, scalar_type: ScalarType | None) -> Memory:
     if view.suboffsets:
         raise LayoutError("it is an indirect buffer; make it contiguous first")
     if view.ndim > lib.ETCFFI_MAX_DIM:
@@ -98,14 +104,14 @@ def _is_raw_bytes_for(view: memoryview, info: TensorInfo) -> bool:
         and view.itemsize == 1
         and view.strides == (1,)
         and view.nbytes == info.nbytes()
-        and view.format in {"B", "b", "c"}
+        and view.format.lstrip("@=<>!") in {"B", "b", "c"}
     )
 
 
 def _address(view: memoryview) -> int:
-    if view.contiguous:
+    if view.c_contiguous:
         return address_of(ffi.from_buffer(view))
-    # cffi takes C- and Fortran-contiguous buffers only; numpy tells the address of any.
+    # cffi takes C-contiguous buffers only; numpy tells the address of any.
     import numpy
 
     return int(numpy.asarray(view).__array_interface__["data"][0])

@@ -84,7 +84,7 @@ def _values(tensor: Any, dtype: ScalarType) -> Any:
     if not isinstance(tensor, TensorBuffer) and dtype is ScalarType.BFloat16:
         tensor = tensor.double()  # numpy cannot read it from torch
     if not isinstance(tensor, TensorBuffer) and str(dtype).startswith(("float8", "bits", "complex32")):
-        tensor = tensor.view(getattr(loaded_torch(), "uint8")) if tensor.element_size() == 1 else tensor
+        tensor = tensor.view(loaded_torch().uint8) if tensor.element_size() == 1 else tensor
     values = numpy.asarray(tensor)
     if dtype is ScalarType.BFloat16 and values.dtype.kind == "u":
         values = (values.astype("u4") << 16).view("f4")

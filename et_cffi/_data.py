@@ -48,7 +48,7 @@ def load_data(given: Any) -> Optional[DataMap]:
             copied = not view.readonly  # a later write would change the weights under the runtime
             data = ffi.from_buffer(view)
             if not copied:
-                sources.append(data)
+                sources.append(view)  # and not the cdata over it; program_from_buffer says why
             name = f"data buffer {number}".encode()
             check(lib.etcffi_data_map_add_buffer(handle, name, data, len(view), copied))
         else:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from et_cffi._lib import address_of, capsule, ffi, lib
 from et_cffi._memory import Memory
 from et_cffi.device import Device, DeviceType
-from et_cffi.errors import DeviceError, DtypeError, failure
+from et_cffi.errors import DeviceError, DtypeError, InputKindError, failure
 
 # DLPack's DLDeviceType: CPU, and pinned and managed CUDA memory, which the host reads like its own.
 _HOST = {1, 3, 13}
@@ -15,7 +15,7 @@ _CUDA = 2
 _MAX_VERSION = (lib.ETCFFI_DLPACK_MAJOR, lib.ETCFFI_DLPACK_MINOR)
 
 
-def describe_dlpack(source: Any) -> Optional[Memory]:
+def describe_dlpack(source: Any) -> Memory | None:
     """The memory of a DLPack producer, or None for an object that is none.
 
     The capsule is claimed, so its deleter is called exactly once: when the description is released.
@@ -23,6 +23,7 @@ def describe_dlpack(source: Any) -> Optional[Memory]:
     Raises:
         DeviceError: it is on a device that the runtime cannot name; `__dlpack__` is then not called.
         DtypeError, ShapeError: it has a dtype or a shape that the runtime cannot describe.
+        InputKindError: what it hands over is no DLPack capsule, or one that was consumed.
     """
     produce = getattr(type(source), "__dlpack__", None)
     if produce is None:
@@ -32,10 +33,14 @@ def describe_dlpack(source: Any) -> Optional[Memory]:
         kind = int(device_of()[0])
         if kind not in _HOST and kind != _CUDA:
             raise DeviceError(
-                f"it is on DLPack device type {kind}, which the runtime cannot name; copy it to the host first"
+                f"it is on DLPack device type {kind}, which the runtime cannot name; copy it to the host "
+                "first"
             )
     made = _produce(source)
-    address, versioned = capsule.claim(made)
+    try:
+        address, versioned = capsule.claim(made)
+    except (TypeError, ValueError) as error:
+        raise InputKindError(f"its __dlpack__ handed over nothing that can be claimed: {error}") from error
     # From here on the memory is ours to give back. Who reads it: the runtime, until the input is replaced.
     if versioned:
         managed = ffi.gc(ffi.cast("DLManagedTensorVersioned *", address), lib.etcffi_dlpack_release_versioned)

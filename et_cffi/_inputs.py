@@ -5,18 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Optional, Protocol
+from typing import Any, Protocol
 
 from et_cffi._buffer import describe_buffer, is_buffer
 from et_cffi._dlpack import describe_dlpack
-from et_cffi._lib import address_of, cpython, ffi, lib
+from et_cffi._lib import ffi, lib
 from et_cffi._memory import Memory
 from et_cffi._torch import describe_torch
 from et_cffi.errors import ExecuTorchError, InputKindError, ShapeError
 from et_cffi.metadata import MethodMeta, TensorInfo
 from et_cffi.tensor_buffer import TensorBuffer, describe_result
 
-_pin = cpython and cpython.pin
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
@@ -52,7 +51,7 @@ class InputWriter:
 
     def __init__(self, meta: MethodMeta) -> None:
         kinds = [meta.input_kind(i) for i in range(meta.num_inputs())]
-        self._infos: list[Optional[TensorInfo]] = [
+        self._infos: list[TensorInfo | None] = [
             meta.input_tensor_meta(i) if kind == "Tensor" else None for i, kind in enumerate(kinds)
         ]
         self._kinds = kinds
@@ -67,7 +66,7 @@ class InputWriter:
         """Ends the use of what `take` gave."""
         self._spare.append(values)
 
-    def write(self, values: InputValues, index: int, source: Any) -> Optional[Held]:
+    def write(self, values: InputValues, index: int, source: Any) -> Held | None:
         """Describes input `index`; what holds the memory is the caller's to keep through the call that sets
         the inputs, and then to release.
 
@@ -78,12 +77,6 @@ class InputWriter:
         if info is None:
             with _naming_input(index, None):
                 return _write_scalar(values.items[index], self._kinds[index], source)
-        # The one place where CPython and PyPy part: CPython's C API describes a plain buffer without a
-        # memoryview, and finds nothing that describe_buffer would not.
-        if _pin is not None and type(source) is not TensorBuffer:
-            pin: Optional[Held] = _pin(source, values.addresses[index])
-            if pin is not None:
-                return pin
         with _naming_input(index, info):
             memory = _describe(source, info)
             if memory is None:
@@ -97,18 +90,17 @@ class InputWriter:
 
 
 class InputValues:
-    """An array of etcffi_value, its items, and their addresses."""
+    """An array of etcffi_value, and its items."""
 
-    __slots__ = ("addresses", "array", "items")
+    __slots__ = ("array", "items")
 
     def __init__(self, count: int) -> None:
         self.array = ffi.new("etcffi_value[]", count)
         self.items = [self.array[i] for i in range(count)]
-        self.addresses = [address_of(ffi.addressof(item)) for item in self.items]
 
 
 @contextmanager
-def _naming_input(index: int, info: Optional[TensorInfo]) -> Iterator[None]:
+def _naming_input(index: int, info: TensorInfo | None) -> Iterator[None]:
     try:
         yield
     except ExecuTorchError as error:
@@ -139,7 +131,7 @@ def _write_memory(value: Any, memory: Memory) -> None:
         raise ShapeError(f"its shape {shape} has sizes or strides beyond 64 bits") from error
 
 
-def _write_scalar(value: Any, kind: str, source: Any) -> Optional[Memory]:
+def _write_scalar(value: Any, kind: str, source: Any) -> Memory | None:
     """Describes a value that is no tensor. Only a str has memory to keep."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(source, numpy.generic):
@@ -176,7 +168,7 @@ def _write_scalar(value: Any, kind: str, source: Any) -> Optional[Memory]:
     return None
 
 
-def _describe(source: Any, info: TensorInfo) -> Optional[Memory]:
+def _describe(source: Any, info: TensorInfo) -> Memory | None:
     """The one description that the three ways in, and a result passed back in, all end with."""
     memory = describe_result(source)
     if memory is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from et_cffi.device import CPU, Device
 
@@ -40,8 +40,8 @@ class Memory:
         *,
         pinned: bool,
         device: Device = CPU,
-        locate: Optional[Callable[[], tuple[int, int]]] = None,
-        release_owner: Optional[Callable[[], None]] = None,
+        locate: Callable[[], tuple[int, int]] | None = None,
+        release_owner: Callable[[], None] | None = None,
     ) -> None:
         self.address = address
         self.nbytes = nbytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 from et_cffi._memory import Memory
 from et_cffi.device import Device, DeviceType
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from et_cffi.tensor_buffer import TensorBuffer
 
 
-def loaded_torch() -> Optional[Any]:
+def loaded_torch() -> Any | None:
     """torch, where the process has it. It is not imported to find out: that would load libtorch."""
     torch = sys.modules.get("torch")
     return torch if getattr(torch, "Tensor", None) is not None else None
 
 
-def describe_torch(source: Any) -> Optional[Memory]:
+def describe_torch(source: Any) -> Memory | None:
     """The memory of a torch tensor, or None for anything else.
 
     Raises:

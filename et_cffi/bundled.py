@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Optional
 from et_cffi._buffer import bytes_of, is_buffer
 from et_cffi._compare import OutputReport, compare
 from et_cffi._flatbuffers import schema
-from et_cffi._lib import ffi, lib
+from et_cffi._lib import address_of, ffi, lib
 from et_cffi.dtypes import ScalarType
 from et_cffi.errors import (
     ArgumentError,
@@ -278,4 +278,4 @@ def _tensor(tensor: Any) -> TensorBuffer:
         step *= sizes[dim]
     made = ffi.new("etcffi_tensor **")
     check(lib.etcffi_tensor_new(memory, made))
-    return TensorBuffer(ffi.gc(made[0], lib.etcffi_tensor_release))
+    return TensorBuffer._adopt(address_of(made[0]))

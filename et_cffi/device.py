@@ -19,7 +19,7 @@ class Device(NamedTuple):
     """A device: its kind, and which one of that kind."""
 
     type: DeviceType
-    index: int
+    index: int  # type: ignore[assignment]  # torch's name for it; tuple.index is of no use here
 
     def __str__(self) -> str:
         return f"{self.type.name.lower()}:{self.index}"

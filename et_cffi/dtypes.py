@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from et_cffi._lib import lib, text
 
@@ -86,7 +86,7 @@ _CODES = {
 }
 
 
-def scalar_type_of_format(format: str, itemsize: int) -> Optional[ScalarType]:
+def scalar_type_of_format(format: str, itemsize: int) -> ScalarType | None:
     """The scalar type of a buffer's format code and item size, or None where it names none.
 
     Only the host's own byte order can be read: "@", "=" and "<" are stripped (every platform that et_cffi

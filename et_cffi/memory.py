@@ -52,19 +52,16 @@ class PlannedMemory:
     Who reads and writes them: the method, and results that it lends, until the last of them is gone.
     """
 
-    __slots__ = ("data", "regions", "views")
+    __slots__ = ("regions", "views")
 
     def __init__(self, buffers: Sequence[Any]) -> None:
         self.views: list[Optional[memoryview]] = []
-        self.data: list[Any] = []
         self.regions = ffi.new("etcffi_region[]", len(buffers))
         for index, buffer in enumerate(buffers):
             self.views.append(None if buffer is None else _writable(buffer, index))
         for region, view in zip(self.regions, self.views):
             if view is not None:
-                data = ffi.from_buffer(view, require_writable=True)
-                self.data.append(data)
-                region.data, region.nbytes = data, len(view)
+                region.data, region.nbytes = ffi.from_buffer(view), len(view)
         self._refuse_overlaps()
 
     def _refuse_overlaps(self) -> None:

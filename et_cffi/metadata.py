@@ -52,7 +52,7 @@ class TensorInfo:
         """The dimensions from the outermost in memory to the innermost: (0, 2, 3, 1) is channels-last."""
         return self._dim_order
 
-    def strides(self, sizes: Optional[tuple[int, ...]] = None) -> tuple[int, ...]:
+    def strides(self, sizes: tuple[int, ...] | None = None) -> tuple[int, ...]:
         """The strides, in elements, that the method expects of a tensor with `sizes` (or `sizes()`)."""
         sizes = self._sizes if sizes is None else sizes
         strides = [0] * len(sizes)

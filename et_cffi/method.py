@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Optional
+from typing import Any
 
 from et_cffi._inputs import Held, InputValues, InputWriter, as_inputs
-from et_cffi._lib import ffi, lib
+from et_cffi._lib import address_of, cpython, ffi, lib
 from et_cffi._log import forward_log
-from et_cffi._releaser import releaser
 from et_cffi._torch import loaded_torch, to_torch
 from et_cffi.errors import MemoryMovedError, MethodStateError, ThreadError, check, failure
 from et_cffi.memory import MemoryUse, PlannedMemory, memory_of
@@ -25,7 +24,6 @@ _NOT_GIVEN = _NotGiven()
 
 # Looked up once: they are used in every run.
 _TENSOR = lib.ETCFFI_Tag_Tensor
-_gc, _release_tensor = ffi.gc, lib.etcffi_tensor_release
 
 _NUMBERS = {
     lib.ETCFFI_Tag_ListInt: "int64_t *",
@@ -41,8 +39,8 @@ class Method:
     so at a definite time.
     """
 
-    def __init__(self, handle: Any, metadata: MethodMeta, planned: Optional[PlannedMemory] = None) -> None:
-        self._handle: Optional[Any] = handle
+    def __init__(self, handle: Any, metadata: MethodMeta, planned: PlannedMemory | None = None) -> None:
+        self._handle: Any | None = handle
         self._planned = planned
         self._metadata = metadata
         self._writer = InputWriter(metadata)
@@ -66,6 +64,17 @@ class Method:
         # Asked once, when the method is loaded: the type of a result must not change under a caller in
         # the middle of a run because something else imported torch.
         self._torch = loaded_torch()
+        # What is lent out of a caller's planned memory has to hold it, which the runner knows nothing of.
+        self._runner = self._make_runner() if cpython and planned is None else None
+
+    def _make_runner(self) -> Any:
+        """What runs the method by CPython's C API, where all inputs and outputs are tensors; else None."""
+        meta = self._metadata
+        kinds = [meta.input_kind(i) for i in range(meta.num_inputs())]
+        kinds += [meta.output_kind(i) for i in range(meta.num_outputs())]
+        if any(kind != "Tensor" for kind in kinds):
+            return None
+        return cpython.Runner(address_of(self._handle), TensorBuffer, meta.num_inputs(), meta.num_outputs())
 
     @property
     def metadata(self) -> MethodMeta:
@@ -96,7 +105,9 @@ class Method:
         try:
             clone = bool(clone_outputs)
             if inputs is not _NOT_GIVEN:
-                return self._run(handle, inputs, clone)
+                # Where CPython and PyPy part: a run that is plain is done by CPython's C API, as below.
+                ran = None if self._runner is None else self._runner.run(inputs, clone)
+                return self._run(handle, inputs, clone) if ran is None else self._ran(handle, clone, *ran)
             self._run_as_set(handle)
             return self._read_outputs(handle, clone)
         finally:
@@ -239,14 +250,11 @@ class Method:
         self._give(handle, inputs, (clone, outputs))
         return self._keep_results(outputs, clone)
 
-    def _give(self, handle: Any, inputs: Any, run: Optional[tuple[bool, Any]]) -> None:
+    def _give(self, handle: Any, inputs: Any, run: tuple[bool, Any] | None) -> None:
         """Sets the inputs and, where `run` says how and into what, runs the method and gets its outputs."""
         self._results = {}
-        # A caller who retries after a refusal accumulates nothing: nothing reads an incomplete set.
-        refused, self._held_refused = self._held_refused, []
-        for held in refused:
-            held.release()
-        described: list[Optional[Held]] = []
+        self._drop_refused()
+        described: list[Held | None] = []
         writer = self._writer
         values = writer.take()
         complete = False
@@ -268,15 +276,7 @@ class Method:
             forward_log()
         finally:
             pointed_at = _pointed_at(values, described) if self._may_point_at else _let_go(described)
-            if complete:
-                replaced, self._held = self._held, pointed_at
-                for held in replaced:
-                    held.release()
-            else:
-                lib.etcffi_method_refuse_inputs(handle)
-                # The runtime may have taken some of them before it refused: both sets are kept until a
-                # whole one has replaced them.
-                self._held_refused += pointed_at
+            self._replace_inputs(handle, pointed_at, complete)
             writer.put_back(values)
 
     def _run_as_set(self, handle: Any) -> None:
@@ -289,6 +289,40 @@ class Method:
                 )
         check(lib.etcffi_method_execute(handle))
         forward_log()
+
+    def _drop_refused(self) -> None:
+        # A caller who retries after a refusal accumulates nothing: nothing reads an incomplete set.
+        refused, self._held_refused = self._held_refused, []
+        for held in refused:
+            held.release()
+
+    def _replace_inputs(self, handle: Any, pointed_at: list[Held], complete: bool) -> None:
+        if complete:
+            replaced, self._held = self._held, pointed_at
+            for held in replaced:
+                held.release()
+        else:
+            lib.etcffi_method_refuse_inputs(handle)
+            # The runtime may have taken some of them before it refused: both sets are kept until a whole
+            # one has replaced them.
+            self._held_refused += pointed_at
+
+    def _ran(
+        self, handle: Any, clone: bool, status: int, results: list[Any] | None, pins: list[Held]
+    ) -> list[Any]:
+        self._results = {}
+        if self._held_refused:
+            self._drop_refused()
+        complete = not status or bool(lib.etcffi_method_has_inputs(handle))
+        error = failure(status) if status else None
+        self._replace_inputs(handle, pins, complete)
+        if error is not None or results is None:
+            raise error or RuntimeError("a run without results and without an error")
+        if self._torch is not None:
+            results = [to_torch(self._torch, result) for result in results]
+        self._results = {clone: results}
+        forward_log()
+        return results.copy()
 
     def _new_output_values(self) -> Any:
         return ffi.new("etcffi_value[]", self._num_outputs)
@@ -333,15 +367,12 @@ class Method:
         return None
 
     def _result(self, tensor: Any) -> Any:
-        if self._planned is None:
-            buffer = TensorBuffer(_gc(tensor, _release_tensor))
-        else:
-            # What is lent out of the caller's memory holds that memory.
-            buffer = TensorBuffer(_gc(tensor, releaser(_release_tensor, self._planned)))
+        buffer = TensorBuffer._adopt(address_of(tensor))
+        buffer._keeps = self._planned
         return buffer if self._torch is None else to_torch(self._torch, buffer)
 
 
-def _pointed_at(values: InputValues, described: list[Optional[Held]]) -> list[Held]:
+def _pointed_at(values: InputValues, described: list[Held | None]) -> list[Held]:
     """The inputs that the runtime reads when it runs; the others were copied, and are let go of."""
     kept = []
     for value, held in zip(values.items, described):
@@ -355,7 +386,7 @@ def _pointed_at(values: InputValues, described: list[Optional[Held]]) -> list[He
     return kept
 
 
-def _let_go(described: list[Optional[Held]]) -> list[Held]:
+def _let_go(described: list[Held | None]) -> list[Held]:
     for held in described:
         if held is not None:
             held.release()

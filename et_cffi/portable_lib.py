@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 from et_cffi._buffer import is_buffer
 from et_cffi._data import DataMap, load_data
 from et_cffi._lib import ffi, lib
-from et_cffi._tracer import make_tracer, require_tracer
+from et_cffi._tracer import require_tracer
 from et_cffi.errors import ArgumentError, InvalidDataError, check
 from et_cffi.metadata import MethodMeta, TensorInfo
 from et_cffi.method import Method

@@ -182,8 +182,10 @@ def program_from_buffer(
         raise failure(status)
     # Who reads the bytes: the runtime, until the last of the program and its methods is destroyed. Each of
     # their destructors holds the bytes, beside the loader's handle, so that they outlive it whatever the
-    # order in which a garbage collector finds them.
-    kept = None if copied else content
+    # order in which a garbage collector finds them. They hold the view, and not the cdata over it: CPython's
+    # collector empties a memoryview that it finds in a cycle, and the cdata would then give back a buffer of
+    # a view that has none.
+    kept = None if copied else view
     handle = ffi.gc(made[0], releaser(lib.etcffi_program_release, kept))
     forward_log()
     return Program(handle, kept, data, tracer)

@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, Optional
+from typing import Any
 
-from et_cffi._lib import address_of, capsule, ffi, lib
+from et_cffi._lib import address_of, capsule, cpython, ffi, lib
 from et_cffi._memory import Memory
 from et_cffi.device import Device, DeviceType
 from et_cffi.dtypes import DTYPES, ScalarType
 from et_cffi.errors import DeviceError, check
 
 
-class TensorBuffer:
+class _CffiLender:
+    """Who reads the tensor's memory: whoever holds this object or a view of it. It owns one reference."""
+
+    __slots__ = ("_tensor",)
+    _tensor: Any
+
+    @classmethod
+    def _adopt(cls, address: int) -> Any:
+        made = cls.__new__(cls)
+        made._tensor = ffi.gc(ffi.cast("etcffi_tensor *", address), lib.etcffi_tensor_release)
+        return made
+
+
+class _CPythonLender(cpython.Lender if cpython else object):  # type: ignore[misc]
+    """The same, with CPython's own buffer protocol."""
+
+    __slots__ = ()
+
+    @property
+    def _tensor(self) -> Any:
+        return ffi.cast("etcffi_tensor *", self._address)
+
+
+class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[misc]
     """A tensor's memory, with a shape, a dtype and strides. It holds numbers and does no arithmetic.
 
     `numpy.asarray(buffer)` reads the same memory without a copy, and so does every consumer of DLPack
     (`torch.from_dlpack(buffer)`). The memory lives as long as the buffer or anything made of it.
     """
 
-    __slots__ = ("__weakref__", "_tensor")
+    # _keeps: the caller's planned memory, where this may be lent out of it.
+    __slots__ = ("__weakref__", "_keeps")
 
-    def __init__(self, tensor: Any) -> None:
-        # Who reads this memory: whoever holds this object or a view of it. The cdata owns one reference.
-        self._tensor = tensor
+    def __init__(self) -> None:
+        raise TypeError("a TensorBuffer is what a method returns; it is not made from Python")
 
     @property
     def _memory(self) -> Any:
@@ -84,26 +106,16 @@ class TensorBuffer:
             "strides": self.strides,
         }
 
-    def __buffer__(self, flags: int) -> memoryview:
-        """The buffer protocol of Python 3.12 and newer.
-
-        Raises:
-            DeviceError: the host cannot read the memory.
-        """
-        return self._view()
-
     def tobytes(self) -> bytes:
         """The elements' bytes, in the order of the shape (the last dimension fastest).
 
         Raises:
             DeviceError: the host cannot read the memory.
         """
-        return self._view().tobytes()
+        self._require_host("read as bytes")
+        import numpy
 
-    def _view(self) -> memoryview:
-        import numpy  # a memoryview with strides cannot be made without it
-
-        return memoryview(numpy.asarray(_ArrayInterface(self)))
+        return bytes(numpy.asarray(self).tobytes())
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's (device type, device id): (1, 0) is the host."""
@@ -114,9 +126,9 @@ class TensorBuffer:
         self,
         *,
         stream: Any = None,
-        max_version: Optional[tuple[int, int]] = None,
-        dl_device: Optional[tuple[int, int]] = None,
-        copy: Optional[bool] = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
     ) -> Any:
         """A DLPack capsule over the same memory, as the Python array API standard describes it.
 
@@ -169,14 +181,6 @@ class TensorBuffer:
         return f"TensorBuffer(shape={self.shape}, dtype={self.dtype}{device})"
 
 
-class _ArrayInterface:
-    """What numpy needs of a TensorBuffer, without its buffer protocol, which is made of this."""
-
-    def __init__(self, buffer: TensorBuffer) -> None:
-        self.buffer = buffer
-        self.__array_interface__ = buffer.__array_interface__
-
-
 def _wrap(managed: Any, versioned: bool) -> Any:
     try:
         return capsule.wrap(address_of(managed), versioned)
@@ -185,7 +189,7 @@ def _wrap(managed: Any, versioned: bool) -> Any:
         raise
 
 
-def describe_result(source: Any) -> Optional[Memory]:
+def describe_result(source: Any) -> Memory | None:
     """The memory of a result that goes straight back in, or None for anything else."""
     if type(source) is not TensorBuffer:
         return None

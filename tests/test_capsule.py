@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import datetime
 import gc
+import subprocess
+import sys
 
 import pytest
 
@@ -11,19 +15,40 @@ from et_cffi import _capsule, ffi
 STRUCTS = {False: "DLManagedTensor", True: "DLManagedTensorVersioned"}
 
 
-class Managed:
-    """A managed tensor that counts the calls of its deleter."""
+@pytest.fixture(scope="session")
+def native(tmp_path_factory):
+    """A deleter in C that counts: deleters get no interpreter (PyPy would wait for itself for ever)."""
+    directory = tmp_path_factory.mktemp("native")
+    source, library = directory / "count.c", directory / "count.so"
+    source.write_text(
+        "static int calls; static void *last;\n"
+        "void deleter(void *managed) { calls++; last = managed; }\n"
+        "int count(void) { return calls; }\n"
+        "void *argument(void) { return last; }\n"
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    native = ctypes.CDLL(str(library))
+    native.argument.restype = ctypes.c_void_p
+    return native
 
-    def __init__(self, versioned: bool) -> None:
-        self.deleted = 0
+
+class Managed:
+    """A managed tensor whose deleter counts its calls."""
+
+    def __init__(self, versioned: bool, native: ctypes.CDLL) -> None:
         self.versioned = versioned
-        self.callback = ffi.callback(f"void({STRUCTS[versioned]} *)", self.count)
-        self.struct = ffi.new(f"{STRUCTS[versioned]} *", {"deleter": self.callback})
+        self.native = native
+        self.before = native.count()
+        deleter = ctypes.cast(native.deleter, ctypes.c_void_p).value
+        self.struct = ffi.new(f"{STRUCTS[versioned]} *")
+        self.struct.deleter = ffi.cast(ffi.typeof(self.struct.deleter), deleter)
         self.address = int(ffi.cast("uintptr_t", self.struct))
 
-    def count(self, managed: object) -> None:
-        assert managed == self.struct
-        self.deleted += 1
+    @property
+    def deleted(self) -> int:
+        calls = self.native.count() - self.before
+        assert not calls or self.native.argument() == self.address
+        return calls
 
     def wrap(self) -> object:
         return _capsule.wrap(self.address, self.versioned)
@@ -35,8 +60,8 @@ def collect() -> None:
 
 
 @pytest.fixture(params=[False, True], ids=["legacy", "versioned"])
-def managed(request):
-    return Managed(request.param)
+def managed(request, native):
+    return Managed(request.param, native)
 
 
 def test_an_unclaimed_tensor_is_deleted_once(managed):
@@ -83,16 +108,38 @@ def test_an_exception_in_flight_survives(managed):
     assert managed.deleted == 1
 
 
+@pytest.mark.skipif(not hasattr(sys, "getrefcount"), reason="counts references")
+def test_no_references_are_lost(managed):
+    def both() -> None:
+        capsule = managed.wrap()
+        with pytest.raises(TypeError):
+            _capsule.claim(None)
+        _capsule.claim(capsule)
+        with pytest.raises(ValueError):
+            _capsule.claim(capsule)
+        assert sys.getrefcount(capsule) <= 2
+
+    before = sys.getrefcount(None), sys.getrefcount(True), sys.getrefcount(False)
+    for _ in range(200):
+        both()
+    after = sys.getrefcount(None), sys.getrefcount(True), sys.getrefcount(False)
+    assert all(abs(one - other) < 100 for one, other in zip(before, after))
+
+
 @pytest.mark.parametrize("thing", [None, 3, "dltensor", object()])
 def test_other_objects_are_refused(thing):
     with pytest.raises(TypeError, match="DLPack capsule"):
         _capsule.claim(thing)
 
 
-def test_a_capsule_of_something_else_is_refused():
-    datetime_api = pytest.importorskip("datetime").datetime_CAPI
-    with pytest.raises(TypeError, match=r"datetime\.datetime_CAPI"):
-        _capsule.claim(datetime_api)
+def test_capsules_of_something_else_are_refused():
+    pytest.importorskip("numpy")
+    module = sys.modules.get("numpy._core._multiarray_umath") or sys.modules["numpy.core._multiarray_umath"]
+    with pytest.raises(TypeError, match="not one without a name"):
+        _capsule.claim(module._ARRAY_API)
+    if sys.implementation.name == "cpython":
+        with pytest.raises(TypeError, match=r"not one named 'datetime\.datetime_CAPI'"):
+            _capsule.claim(datetime.datetime_CAPI)
 
 
 @pytest.mark.parametrize("address", [0, -1 << 70, 1 << 70])

@@ -8,7 +8,7 @@ from flatbuffers.compat import import_numpy
 np = import_numpy()
 
 
-class ScalarType(object):
+class ScalarType:
     BYTE = 0
     CHAR = 1
     SHORT = 2
@@ -34,7 +34,7 @@ class ScalarType(object):
     UINT64 = 29
 
 
-class ValueUnion(object):
+class ValueUnion:
     NONE = 0
     Tensor = 1
     Int = 2
@@ -42,7 +42,7 @@ class ValueUnion(object):
     Double = 4
 
 
-class Int(object):
+class Int:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -87,7 +87,7 @@ def IntEnd(builder):
     return builder.EndObject()
 
 
-class Bool(object):
+class Bool:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -132,7 +132,7 @@ def BoolEnd(builder):
     return builder.EndObject()
 
 
-class Double(object):
+class Double:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -177,7 +177,7 @@ def DoubleEnd(builder):
     return builder.EndObject()
 
 
-class Tensor(object):
+class Tensor:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -333,7 +333,7 @@ def TensorEnd(builder):
     return builder.EndObject()
 
 
-class Value(object):
+class Value:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -393,7 +393,7 @@ def ValueEnd(builder):
     return builder.EndObject()
 
 
-class BundledMethodTestCase(object):
+class BundledMethodTestCase:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -491,7 +491,7 @@ def BundledMethodTestCaseEnd(builder):
     return builder.EndObject()
 
 
-class BundledMethodTestSuite(object):
+class BundledMethodTestSuite:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -568,7 +568,7 @@ def BundledMethodTestSuiteEnd(builder):
     return builder.EndObject()
 
 
-class BundledProgram(object):
+class BundledProgram:
     __slots__ = ["_tab"]
 
     @classmethod

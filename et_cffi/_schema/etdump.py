@@ -8,7 +8,7 @@ from flatbuffers.compat import import_numpy
 np = import_numpy()
 
 
-class ScalarType(object):
+class ScalarType:
     BYTE = 0
     CHAR = 1
     SHORT = 2
@@ -34,7 +34,7 @@ class ScalarType(object):
     UINT64 = 29
 
 
-class ValueType(object):
+class ValueType:
     Null = 0
     Int = 1
     Bool = 2
@@ -45,7 +45,7 @@ class ValueType(object):
     String = 7
 
 
-class Null(object):
+class Null:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -79,7 +79,7 @@ def NullEnd(builder):
     return builder.EndObject()
 
 
-class Tensor(object):
+class Tensor:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -209,7 +209,7 @@ def TensorEnd(builder):
     return builder.EndObject()
 
 
-class Int(object):
+class Int:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -254,7 +254,7 @@ def IntEnd(builder):
     return builder.EndObject()
 
 
-class Bool(object):
+class Bool:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -299,7 +299,7 @@ def BoolEnd(builder):
     return builder.EndObject()
 
 
-class Float(object):
+class Float:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -344,7 +344,7 @@ def FloatEnd(builder):
     return builder.EndObject()
 
 
-class Double(object):
+class Double:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -389,7 +389,7 @@ def DoubleEnd(builder):
     return builder.EndObject()
 
 
-class String(object):
+class String:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -434,7 +434,7 @@ def StringEnd(builder):
     return builder.EndObject()
 
 
-class TensorList(object):
+class TensorList:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -500,7 +500,7 @@ def TensorListEnd(builder):
     return builder.EndObject()
 
 
-class Value(object):
+class Value:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -643,7 +643,7 @@ def ValueEnd(builder):
     return builder.EndObject()
 
 
-class DebugEvent(object):
+class DebugEvent:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -748,7 +748,7 @@ def DebugEventEnd(builder):
     return builder.EndObject()
 
 
-class AllocationEvent(object):
+class AllocationEvent:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -804,7 +804,7 @@ def AllocationEventEnd(builder):
     return builder.EndObject()
 
 
-class ProfileEvent(object):
+class ProfileEvent:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -956,7 +956,7 @@ def ProfileEventEnd(builder):
     return builder.EndObject()
 
 
-class Event(object):
+class Event:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -1032,7 +1032,7 @@ def EventEnd(builder):
     return builder.EndObject()
 
 
-class Allocator(object):
+class Allocator:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -1077,7 +1077,7 @@ def AllocatorEnd(builder):
     return builder.EndObject()
 
 
-class RunData(object):
+class RunData:
     __slots__ = ["_tab"]
 
     @classmethod
@@ -1197,7 +1197,7 @@ def RunDataEnd(builder):
     return builder.EndObject()
 
 
-class ETDump(object):
+class ETDump:
     __slots__ = ["_tab"]
 
     @classmethod

@@ -21,15 +21,14 @@ HELP = """\
 inputs, one --input for each, in the method's order:
   x.npy       an array; whatever its memory layout, it is laid out as the method reads it
   all.npz     its arrays, in the order of the file, one input each
-  x.bin       a file of any other name: the raw bytes of a tensor of fixed shape, exactly as
-              many as it has. Where the method reads another layout than the default one,
-              raw bytes are refused, since they do not say which they have
+  x.bin       a file of any other name: raw bytes, exactly as many as the input has, which must
+              have a fixed shape and the default layout (bytes would not tell another)
   3  0.5  true  none  str:hello
               an int, a float, a bool, None, a string: for inputs that are no tensors
 A file whose name looks like a value is given as ./3, a value that begins with a dash as
---input=-3. No dtype is converted. A tensor of a dtype that numpy lacks (bfloat16, say) is read
-from raw bytes, or from a .npy of that many void bytes per element, which is what numpy.save
-makes of ml_dtypes arrays (bits.view("V2") makes one of the bits)."""
+--input=-3. No dtype is converted. Where numpy lacks the dtype (bfloat16, say), the input is raw
+bytes, or a .npy of void elements of its width (V2), which numpy.save makes of an ml_dtypes
+array and bits.view("V2") of its bits; a .npz that --output wrote can be given as it is."""
 
 DTYPE_KEY = "dtype:"  # "dtype:x" in a .npz names the dtype whose bits the array "x" holds
 

@@ -113,7 +113,8 @@ def _plain(value: Any) -> Any:
 def summary_lines(summary: dict[str, Any]) -> list[str]:
     """A summary for a person."""
     if "shape" not in summary:
-        return [f"{summary['name']}: {summary['kind']} {summary['value']!r}"]
+        value = "" if summary["value"] is None else f" {summary['value']!r}"
+        return [f"{summary['name']}: {summary['kind']}{value}"]
     shape = tuple(summary["shape"])
     count = math.prod(shape)
     lines = [f"{summary['name']}: {summary['dtype']} {shape}"]

