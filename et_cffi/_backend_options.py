@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 from et_cffi._lib import ffi, lib
 
@@ -13,7 +13,7 @@ BackendOptions = Mapping[str, Mapping[str, OptionValue]]
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 
 
-def options_array(given: Optional[BackendOptions]) -> tuple[Any, list[Any]]:
+def options_array(given: BackendOptions | None) -> tuple[Any, list[Any]]:
     """An etcffi_backend_option[], and the strings it points to, to be kept as long as it is used.
 
     Raises:
@@ -43,6 +43,7 @@ def options_array(given: Optional[BackendOptions]) -> tuple[Any, list[Any]]:
             item.kind, item.as_string = lib.ETCFFI_OPTION_STRING, string(value)
         else:
             raise TypeError(
-                f"the option '{key}' of {backend} is a bool, an int or a str, and not a {type(value).__name__}"
+                f"the option '{key}' of {backend} is a bool, an int or a str, and not a "
+                f"{type(value).__name__}"
             )
     return array, kept

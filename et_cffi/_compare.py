@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from et_cffi._torch import loaded_torch
 from et_cffi.dtypes import BY_NAME, ScalarType
@@ -13,21 +13,22 @@ from et_cffi.tensor_buffer import TensorBuffer
 class OutputReport(NamedTuple):
     """How an output compares with what was expected of it.
 
-    `reason` is empty where it passed. For tensors of the right dtype and shape, `mismatches` counts the elements
-    that are not close, and the errors are the largest there are; None for anything else.
+    `reason` is empty where it passed. For tensors of the right dtype and shape, `mismatches` counts the
+    elements that are not close, and the errors are the largest there are; None for anything else.
     """
 
-    index: int
+    output: int
     passed: bool
     reason: str
-    mismatches: Optional[int] = None
-    max_absolute_error: Optional[float] = None
-    max_relative_error: Optional[float] = None
+    mismatches: int | None = None
+    max_absolute_error: float | None = None
+    max_relative_error: float | None = None
 
     def __str__(self) -> str:
-        text = f"output {self.index}: " + ("passed" if self.passed else f"FAILED: {self.reason}")
+        text = f"output {self.output}: " + ("passed" if self.passed else f"FAILED: {self.reason}")
         if self.max_absolute_error is not None:
-            text += f" (largest error: absolute {self.max_absolute_error:g}, relative {self.max_relative_error:g})"
+            errors = f"absolute {self.max_absolute_error:g}, relative {self.max_relative_error:g}"
+            text += f" (largest error: {errors})"
         return text
 
 
@@ -81,15 +82,24 @@ def _values(tensor: Any, dtype: ScalarType) -> Any:
     """Numbers to compare: floating point as double, the types that numpy lacks by their bits."""
     import numpy
 
-    if not isinstance(tensor, TensorBuffer) and dtype is ScalarType.BFloat16:
-        tensor = tensor.double()  # numpy cannot read it from torch
-    if not isinstance(tensor, TensorBuffer) and str(dtype).startswith(("float8", "bits", "complex32")):
-        tensor = tensor.view(loaded_torch().uint8) if tensor.element_size() == 1 else tensor
+    if not isinstance(tensor, TensorBuffer):
+        tensor = _readable_by_numpy(tensor, dtype)
     values = numpy.asarray(tensor)
-    if dtype is ScalarType.BFloat16 and values.dtype.kind == "u":
+    if values.dtype.kind == "u" and dtype is ScalarType.BFloat16:
         values = (values.astype("u4") << 16).view("f4")
+    elif values.dtype.kind == "u" and dtype is ScalarType.ComplexHalf:
+        halves = numpy.ascontiguousarray(values).view("f2")
+        values = halves.astype("f4").view("c8").reshape(values.shape)
     if values.dtype.kind == "f":
-        values = values.astype("f8")
-    elif values.dtype.kind == "c":
-        values = values.astype("c16")
-    return values
+        return values.astype("f8")
+    return values.astype("c16") if values.dtype.kind == "c" else values
+
+
+def _readable_by_numpy(tensor: Any, dtype: ScalarType) -> Any:
+    """A torch tensor of a dtype that numpy lacks, as one that it has."""
+    torch: Any = loaded_torch()
+    if dtype is ScalarType.BFloat16:
+        return tensor.double()
+    if dtype is ScalarType.ComplexHalf:
+        return tensor.to(torch.complex64)
+    return tensor.view(torch.uint8) if str(dtype).startswith("float8") else tensor

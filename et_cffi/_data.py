@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 from et_cffi._buffer import bytes_of, is_buffer
 from et_cffi._lib import ffi, lib
@@ -22,7 +22,7 @@ class DataMap:
         self.sources = sources
 
 
-def load_data(given: Any) -> Optional[DataMap]:
+def load_data(given: Any) -> DataMap | None:
     """Opens what `data_path` names: nothing, a path, a buffer, or a list or tuple of these.
 
     Raises:

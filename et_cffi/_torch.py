@@ -43,8 +43,8 @@ def describe_torch(source: Any) -> Memory | None:
     device = source.device
     if device.type not in {"cpu", "cuda"}:
         raise DeviceError(
-            f"it is on device {device}, which the runtime cannot name; only CPU and CUDA tensors can be passed to "
-            "a method"
+            f"it is on device {device}, which the runtime cannot name; only CPU and CUDA tensors can be "
+            "passed to a method"
         )
     itemsize = tensor.element_size(source)
     shape, strides = tuple(tensor.size(source)), tuple(tensor.stride(source))
@@ -85,7 +85,8 @@ def _refuse_what_holds_no_values(torch: Any, source: Any) -> None:
         raise InputKindError("it is a nested tensor; pad it first")
     if source.device.type == "meta":
         raise InputKindError(
-            "it is on device meta, where tensors have no values; only CPU and CUDA tensors can be passed to a method"
+            "it is on device meta, where tensors have no values; only CPU and CUDA tensors can be passed to "
+            "a method"
         )
     # torch applies the sign when something reads the tensor, so the memory holds other values.
     if tensor.is_neg(source):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from et_cffi._lib import ffi, lib
 from et_cffi.errors import ArgumentError, MethodStateError, check
@@ -23,8 +23,8 @@ class Tracer:
         """Writes what was recorded since the last time, and starts over."""
         if debug_buffer_path is not None and not self._has_debug_buffer:
             raise ArgumentError(
-                "there is no debug buffer to write; load the program with debug_buffer_size=..., or leave out "
-                "debug_buffer_path"
+                "there is no debug buffer to write; load the program with debug_buffer_size=..., or leave "
+                "out debug_buffer_path"
             )
         made, made_debug = ffi.new("etcffi_tensor **"), ffi.new("etcffi_tensor **")
         check(lib.etcffi_event_tracer_take(self.handle, made, made_debug))
@@ -42,7 +42,7 @@ def _content(tensor: Any) -> Any:
     return ffi.buffer(memory.data, memory.nbytes)
 
 
-def make_tracer(enable_etdump: bool, debug_buffer_size: int) -> Optional[Tracer]:
+def make_tracer(enable_etdump: bool, debug_buffer_size: int) -> Tracer | None:
     """The tracer that these arguments ask for, or None.
 
     Raises:
@@ -55,7 +55,7 @@ def make_tracer(enable_etdump: bool, debug_buffer_size: int) -> Optional[Tracer]
     return Tracer(debug_buffer_size) if enable_etdump else None
 
 
-def require_tracer(tracer: Optional[Tracer]) -> Tracer:
+def require_tracer(tracer: Tracer | None) -> Tracer:
     """The tracer, where there is one."""
     if tracer is None:
         raise MethodStateError("no ETDump was recorded; load the program with enable_etdump=True")

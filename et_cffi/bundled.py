@@ -1,4 +1,5 @@
-"""Bundled programs (.bpte): a program together with test cases, that is inputs and the outputs expected of them.
+"""Bundled programs (.bpte): a program together with test cases, that is inputs and the outputs expected of
+them.
 
     from et_cffi import bundled
 
@@ -14,7 +15,7 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from et_cffi._buffer import bytes_of, is_buffer
 from et_cffi._compare import OutputReport, compare
@@ -142,8 +143,8 @@ class BundledProgram:
     ) -> CaseReport:
         """Compares outputs with those that a test case expects.
 
-        Floating point values are close if |actual - expected| <= atol + rtol * |expected|, or both are NaN, or
-        the same infinity; everything else has to be equal.
+        Floating point values are close if |actual - expected| <= atol + rtol * |expected|, or both are NaN,
+        or the same infinity; everything else has to be equal.
 
         Raises:
             ArgumentError: the case expects no outputs, or another number of them.
@@ -151,8 +152,8 @@ class BundledProgram:
         expected = self.case(method_name, index).expected_outputs
         if len(expected) != len(outputs):
             raise ArgumentError(
-                f"test case {index} for '{method_name}' of {self._what} expects {len(expected)} outputs, and the "
-                f"method has {len(outputs)}"
+                f"test case {index} for '{method_name}' of {self._what} expects {len(expected)} outputs, and "
+                f"the method has {len(outputs)}"
             )
         reports = [
             compare(i, actual, wanted, rtol, atol)
@@ -162,7 +163,7 @@ class BundledProgram:
 
     def verify(
         self,
-        method_name: Optional[str] = None,
+        method_name: str | None = None,
         *,
         rtol: float = 1e-5,
         atol: float = 1e-8,
@@ -278,4 +279,5 @@ def _tensor(tensor: Any) -> TensorBuffer:
         step *= sizes[dim]
     made = ffi.new("etcffi_tensor **")
     check(lib.etcffi_tensor_new(memory, made))
-    return TensorBuffer._adopt(address_of(made[0]))
+    tensor_buffer: TensorBuffer = TensorBuffer._adopt(address_of(made[0]))
+    return tensor_buffer

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple
 
 from et_cffi._buffer import bytes_of, is_buffer
 from et_cffi._flatbuffers import schema
@@ -31,15 +31,15 @@ class Event(NamedTuple):
     """Something that took time. `start` and `end` count nanoseconds of a clock that never goes back.
 
     `instruction` is the number of the method's instruction during which it happened, or None outside of any.
-    An event inside a delegate has a `delegate_id`, as the backend gave it: a text, or the number of one of its
-    nodes; and what else the backend says of it, in `delegate_metadata`.
+    An event inside a delegate has a `delegate_id`, as the backend gave it: a text, or the number of one of
+    its nodes; and what else the backend says of it, in `delegate_metadata`.
     """
 
     name: str
-    instruction: Optional[int]
+    instruction: int | None
     start: int
     end: int
-    delegate_id: Union[int, str, None]
+    delegate_id: int | str | None
     delegate_metadata: bytes
 
     @property
@@ -51,8 +51,8 @@ class Event(NamedTuple):
 class DebugTensor(NamedTuple):
     """A result of an instruction, whose values are in the debug buffer."""
 
-    instruction: Optional[int]
-    delegate_id: Union[int, str, None]
+    instruction: int | None
+    delegate_id: int | str | None
     scalar_type: ScalarType
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -156,16 +156,16 @@ def read(source: Any) -> ETDump:
         raise InvalidETDumpError(f"{name} is damaged: its flatbuffer cannot be read ({error})") from error
 
 
-def _text(value: Optional[bytes]) -> str:
+def _text(value: bytes | None) -> str:
     return "" if value is None else value.decode("utf-8", "replace")
 
 
-def _instruction(number: int) -> Optional[int]:
+def _instruction(number: int) -> int | None:
     # The runtime has an unsigned "none", which the file keeps as its signed counterpart.
     return None if number == _UNSET else number
 
 
-def _delegate_id(event: Any) -> Union[int, str, None]:
+def _delegate_id(event: Any) -> int | str | None:
     name = event.DelegateDebugIdStr()
     if name is not None:
         return _text(name)

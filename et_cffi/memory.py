@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from et_cffi._lib import address_of, ffi, lib
 from et_cffi.device import Device, DeviceType
@@ -15,8 +15,8 @@ _OWNERS = {lib.ETCFFI_OWN: "method", lib.ETCFFI_CALLERS: "caller", lib.ETCFFI_SH
 class PlannedBuffer(NamedTuple):
     """A buffer of a method's planned memory.
 
-    `owner` is "method", "caller" (`load_method(planned_memory=...)`), or "program" where the program's methods
-    share it (exported with share_mutable_buffers=True): it is then there once for all of them.
+    `owner` is "method", "caller" (`load_method(planned_memory=...)`), or "program" where the program's
+    methods share it (exported with share_mutable_buffers=True): it is then there once for all of them.
     """
 
     nbytes: int
@@ -38,7 +38,7 @@ def memory_of(method: Any) -> MemoryUse:
     """The memory that a method's handle stands for."""
     structures, peak = ffi.new("size_t *"), ffi.new("size_t *")
     check(lib.etcffi_method_memory(method, structures, peak))
-    planned = []
+    planned: list[PlannedBuffer] = []
     buffer = ffi.new("etcffi_planned_buffer *")
     while lib.etcffi_method_planned_buffer(method, len(planned), buffer) == 0:
         device = Device(DeviceType(buffer.device.type), buffer.device.index)
@@ -55,7 +55,7 @@ class PlannedMemory:
     __slots__ = ("regions", "views")
 
     def __init__(self, buffers: Sequence[Any]) -> None:
-        self.views: list[Optional[memoryview]] = []
+        self.views: list[memoryview | None] = []
         self.regions = ffi.new("etcffi_region[]", len(buffers))
         for index, buffer in enumerate(buffers):
             self.views.append(None if buffer is None else _writable(buffer, index))
@@ -80,8 +80,8 @@ class PlannedMemory:
             with memoryview(view.obj) as now:
                 if address_of(ffi.from_buffer(now)) != address_of(region.data) or now.nbytes != region.nbytes:
                     raise MemoryMovedError(
-                        "a buffer of planned_memory was moved or resized while the method was loaded (numpy's "
-                        "resize(refcheck=False) does that); load the method again"
+                        "a buffer of planned_memory was moved or resized while the method was loaded "
+                        "(numpy's resize(refcheck=False) does that); load the method again"
                     )
 
 
@@ -90,8 +90,8 @@ def _writable(buffer: Any, index: int) -> memoryview:
         view = memoryview(buffer)
     except TypeError:
         raise TypeError(
-            f"item {index} of planned_memory is a {type(buffer).__name__}; it is a writable buffer, or None for "
-            "memory of the method's own"
+            f"item {index} of planned_memory is a {type(buffer).__name__}; it is a writable buffer, or None "
+            "for memory of the method's own"
         ) from None
     if view.readonly or not view.c_contiguous:
         raise ArgumentError(f"item {index} of planned_memory is read-only or not contiguous")

@@ -6,7 +6,7 @@ A caller changes the import. docs/coming-from-executorch.md lists what behaves o
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any
 
 from et_cffi._buffer import is_buffer
 from et_cffi._data import DataMap, load_data
@@ -56,14 +56,14 @@ class _LateData:
     data file is one where the official binding has it: when the first method is loaded."""
 
     def __init__(self, given: Any) -> None:
-        self._map: Optional[DataMap] = None
-        self._error: Optional[InvalidDataError] = None
+        self._map: DataMap | None = None
+        self._error: InvalidDataError | None = None
         try:
             self._map = load_data(given)
         except InvalidDataError as error:
             self._error = error
 
-    def get(self) -> Optional[DataMap]:
+    def get(self) -> DataMap | None:
         if self._error is not None:
             raise self._error
         return self._map
@@ -119,7 +119,7 @@ class ExecuTorchModule:
         """Whether the module was loaded with `enable_etdump`."""
         return self._program._tracer is not None
 
-    def write_etdump_result_to_file(self, path: str, debug_buffer_path: Optional[str] = None) -> None:
+    def write_etdump_result_to_file(self, path: str, debug_buffer_path: str | None = None) -> None:
         """As `et_cffi.Program.write_etdump_result_to_file`."""
         require_tracer(self._program._tracer).write(path, debug_buffer_path)
 
@@ -172,7 +172,7 @@ class ExecuTorchProgram:
         """Whether the program was loaded with `enable_etdump`."""
         return self._program._tracer is not None
 
-    def write_etdump_result_to_file(self, path: str, debug_buffer_path: Optional[str] = None) -> None:
+    def write_etdump_result_to_file(self, path: str, debug_buffer_path: str | None = None) -> None:
         """As `et_cffi.Program.write_etdump_result_to_file`."""
         self._program.write_etdump_result_to_file(path, debug_buffer_path)
 
@@ -279,7 +279,7 @@ def _require_buffer(buffer: Any, name: str) -> Any:
 
 def _load_for_executorch(
     program_path: str,
-    data_path: Optional[str] = None,
+    data_path: str | None = None,
     enable_etdump: bool = False,
     debug_buffer_size: int = 0,
     program_verification: Verification = Verification.InternalConsistency,
@@ -291,7 +291,7 @@ def _load_for_executorch(
 
 def _load_for_executorch_from_buffer(
     buffer: bytes,
-    data_map_buffer: Optional[bytes] = None,
+    data_map_buffer: bytes | None = None,
     enable_etdump: bool = False,
     debug_buffer_size: int = 0,
     program_verification: Verification = Verification.InternalConsistency,
@@ -304,11 +304,11 @@ def _load_for_executorch_from_buffer(
 
 def _load_for_executorch_from_bundled_program(
     module: BundledModule,
-    data_map_buffer: Union[bytes, str, None] = None,
+    data_map_buffer: bytes | str | None = None,
     enable_etdump: bool = False,
     debug_buffer_size: int = 0,
     *,
-    data_path: Optional[str] = None,
+    data_path: str | None = None,
 ) -> ExecuTorchModule:
     """Loads the program of a bundled program. Its data is a buffer, or the path of a file."""
     if data_path is not None and data_map_buffer is not None:
@@ -322,15 +322,15 @@ def _load_for_executorch_from_bundled_program(
 
 def _load_for_executorch_from_data_loader(
     loader: PyDataLoader,
-    data_path: Optional[str] = None,
+    data_path: str | None = None,
     enable_etdump: bool = False,
     debug_buffer_size: int = 0,
 ) -> ExecuTorchModule:
     """Loads a program from a loader, whose bytes are read once, now."""
     if not hasattr(loader, "load") or not hasattr(loader, "size"):
         raise TypeError(
-            f"the loader is a {type(loader).__name__}; it has to have the methods of et_cffi's PyDataLoader (one "
-            "of the official binding is a C++ object, of which Python cannot read anything)"
+            f"the loader is a {type(loader).__name__}; it has to have the methods of et_cffi's PyDataLoader "
+            "(one of the official binding is a C++ object, of which Python cannot read anything)"
         )
     content = bytes(loader.load(0, loader.size()))
     program = _open(content, enable_etdump, debug_buffer_size, Verification.InternalConsistency)
@@ -358,7 +358,7 @@ def _load_program(
     enable_etdump: bool = False,
     debug_buffer_size: int = 0,
     program_verification: Verification = Verification.Minimal,
-    data_path: Optional[str] = None,
+    data_path: str | None = None,
 ) -> ExecuTorchProgram:
     """Loads a program from a file."""
     return ExecuTorchProgram(
@@ -371,7 +371,7 @@ def _load_program_from_buffer(
     enable_etdump: bool = False,
     debug_buffer_size: int = 0,
     program_verification: Verification = Verification.Minimal,
-    data_path: Optional[str] = None,
+    data_path: str | None = None,
 ) -> ExecuTorchProgram:
     """Loads a program from a buffer, which is held as long as anything reads it."""
     source = _require_buffer(buffer, "buffer")
@@ -411,7 +411,10 @@ def _reset_profile_results() -> None:
 
 
 def _unsafe_reset_threadpool(num_threads: int) -> None:
-    """Sets the number of threads, as `et_cffi.set_num_threads`: safe, in spite of its name. 0 changes nothing."""
+    """Sets the number of threads, as `et_cffi.set_num_threads`: safe, in spite of its name.
+
+    0 changes nothing.
+    """
     if num_threads != 0:
         set_num_threads(num_threads)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, Optional
+from typing import Any
 
 from et_cffi._backend_options import BackendOptions, options_array
 from et_cffi._buffer import bytes_of
@@ -34,7 +34,7 @@ class Program:
     """
 
     def __init__(
-        self, handle: Any, source: Any, data: Optional[DataMap] = None, tracer: Optional[Tracer] = None
+        self, handle: Any, source: Any, data: DataMap | None = None, tracer: Tracer | None = None
     ) -> None:
         self._handle = handle
         self._source = source
@@ -68,31 +68,31 @@ class Program:
         self,
         name: str,
         *,
-        planned_memory: Optional[Sequence[Any]] = None,
-        backend_options: Optional[BackendOptions] = None,
+        planned_memory: Sequence[Any] | None = None,
+        backend_options: BackendOptions | None = None,
     ) -> Method:
         """Loads a method: a new one each time, with memory and state of its own. Load one for each thread.
 
-        A method keeps its state (the exported module's buffers that it writes) from run to run, and begins with
-        the values that the file has, or zeros. Where the program was exported with share_mutable_buffers=True,
-        all methods loaded from this program have one state between them, and only one thread at a time may use
-        any of them; load the program again for another state.
+        A method keeps its state (the exported module's buffers that it writes) from run to run, and begins
+        with the values that the file has, or zeros. Where the program was exported with
+        share_mutable_buffers=True, all methods loaded from this program have one state between them, and
+        only one thread at a time may use any of them; load the program again for another state.
 
         Args:
             name: the method's name.
             planned_memory: where the method's planned buffers are to be: for each of
-                `metadata(name).planned_buffers` a writable buffer (shared memory, huge pages, an array), or None
-                for memory of the method's own. Each is at least 64 bytes longer than its planned buffer and
-                begins at a multiple of 16. It is zeroed now, and belongs to the method until that is closed or
-                dropped.
-            backend_options: for a backend's name, options that it reads while the method is loaded, each a bool,
-                an int or a str: {"XnnpackBackend": {"workspace_sharing_mode": 0}}.
+                `metadata(name).planned_buffers` a writable buffer (shared memory, huge pages, an array), or
+                None for memory of the method's own. Each is at least 64 bytes longer than its planned
+                buffer and begins at a multiple of 16. It is zeroed now, and belongs to the method until
+                that is closed or dropped.
+            backend_options: for a backend's name, options that it reads while the method is loaded, each
+                a bool, an int or a str: {"XnnpackBackend": {"workspace_sharing_mode": 0}}.
 
         Raises:
             UnknownMethodError: there is none of that name; the message names those there are.
             OperatorMissingError: this runtime lacks kernels; the message names every one.
             BackendMissingError: it delegates to a backend that is not registered; the message names it.
-            DataMissingError: its weights are in .ptd files that were not given; the message names the weights.
+            DataMissingError: its weights are in .ptd files that were not given; the message names them.
             ExecuTorchError: `planned_memory` or `backend_options` do not fit the method, and why.
         """
         metadata = self.metadata(name)
@@ -109,8 +109,8 @@ class Program:
         del strings  # until here: `options` points to them
         if status:
             raise failure(status)
-        # Who reads the program's bytes, its data and the planned memory: this method, until its destructor has
-        # run, which therefore holds them itself. The program object may be gone long before.
+        # Who reads the program's bytes, its data and the planned memory: this method, until its destructor
+        # has run, which therefore holds them itself. The program object may be gone long before.
         sources = (self._source, self._data.sources if self._data is not None else None, planned)
         handle = ffi.gc(made[0], releaser(lib.etcffi_method_release, *sources))
         forward_log()
@@ -121,7 +121,7 @@ class Program:
 
         Args:
             etdump_path: the file for the ETDump, which `et_cffi.etdump` and `executorch.devtools` read.
-            debug_buffer_path: the file for the results of every instruction (`debug_buffer_size` bytes of it),
+            debug_buffer_path: the file for the results of every instruction (`debug_buffer_size` bytes),
                 or None to leave them out.
 
         Raises:
@@ -137,8 +137,8 @@ class Program:
 def program_from_path(
     path: str,
     verification: Verification,
-    data: Optional[DataMap] = None,
-    tracer: Optional[Tracer] = None,
+    data: DataMap | None = None,
+    tracer: Tracer | None = None,
 ) -> Program:
     """Maps a file.
 
@@ -164,8 +164,8 @@ def program_from_path(
 def program_from_buffer(
     source: Any,
     verification: Verification,
-    data: Optional[DataMap] = None,
-    tracer: Optional[Tracer] = None,
+    data: DataMap | None = None,
+    tracer: Tracer | None = None,
 ) -> Program:
     """Reads a program where it is, unless somebody could write there: then it is copied.
 

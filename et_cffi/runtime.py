@@ -115,8 +115,9 @@ class Runtime:
             verification: how much the runtime checks.
             enable_etdump: whether to record what the program's methods do, for
                 `Program.write_etdump_result_to_file`. They then run one at a time.
-            debug_buffer_size: with `enable_etdump`, how many bytes of instructions' results to record as well,
-                until the ETDump is written. A run whose results do not fit fails and says how many it needs.
+            debug_buffer_size: with `enable_etdump`, how many bytes of instructions' results to record as
+                well, until the ETDump is written. A run whose results do not fit fails and says how many
+                it needs.
             data_path: where the program's weights are kept outside of its file: the path of a .ptd, which is
                 mapped; a buffer that holds one (as for `data`); or a list of these.
 

@@ -152,8 +152,8 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
             # The caller's own memory (load_method's planned_memory), which a capsule could outlive.
             if copy is False:
                 raise DeviceError(
-                    "the memory is a buffer of planned_memory, which DLPack cannot keep alive; read the buffer "
-                    "itself, or take a copy"
+                    "the memory is a buffer of planned_memory, which DLPack cannot keep alive; read the "
+                    "buffer itself, or take a copy"
                 )
             copy = True
         if copy:

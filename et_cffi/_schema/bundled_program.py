@@ -4,11 +4,9 @@
 
 import flatbuffers
 from flatbuffers.compat import import_numpy
-
 np = import_numpy()
 
-
-class ScalarType:
+class ScalarType(object):
     BYTE = 0
     CHAR = 1
     SHORT = 2
@@ -34,7 +32,7 @@ class ScalarType:
     UINT64 = 29
 
 
-class ValueUnion:
+class ValueUnion(object):
     NONE = 0
     Tensor = 1
     Int = 2
@@ -42,8 +40,8 @@ class ValueUnion:
     Double = 4
 
 
-class Int:
-    __slots__ = ["_tab"]
+class Int(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -56,12 +54,9 @@ class Int:
     def GetRootAsInt(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def IntBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x42\x50\x30\x38", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x50\x30\x38", size_prefixed=size_prefixed)
 
     # Int
     def Init(self, buf, pos):
@@ -74,21 +69,19 @@ class Int:
             return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
         return 0
 
-
 def IntStart(builder):
     builder.StartObject(1)
 
-
 def IntAddIntVal(builder, intVal):
     builder.PrependInt64Slot(0, intVal, 0)
-
 
 def IntEnd(builder):
     return builder.EndObject()
 
 
-class Bool:
-    __slots__ = ["_tab"]
+
+class Bool(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -101,12 +94,9 @@ class Bool:
     def GetRootAsBool(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def BoolBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x42\x50\x30\x38", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x50\x30\x38", size_prefixed=size_prefixed)
 
     # Bool
     def Init(self, buf, pos):
@@ -119,21 +109,19 @@ class Bool:
             return bool(self._tab.Get(flatbuffers.number_types.BoolFlags, o + self._tab.Pos))
         return False
 
-
 def BoolStart(builder):
     builder.StartObject(1)
 
-
 def BoolAddBoolVal(builder, boolVal):
     builder.PrependBoolSlot(0, boolVal, 0)
-
 
 def BoolEnd(builder):
     return builder.EndObject()
 
 
-class Double:
-    __slots__ = ["_tab"]
+
+class Double(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -146,12 +134,9 @@ class Double:
     def GetRootAsDouble(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def DoubleBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x42\x50\x30\x38", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x50\x30\x38", size_prefixed=size_prefixed)
 
     # Double
     def Init(self, buf, pos):
@@ -164,21 +149,19 @@ class Double:
             return self._tab.Get(flatbuffers.number_types.Float64Flags, o + self._tab.Pos)
         return 0.0
 
-
 def DoubleStart(builder):
     builder.StartObject(1)
 
-
 def DoubleAddDoubleVal(builder, doubleVal):
     builder.PrependFloat64Slot(0, doubleVal, 0.0)
-
 
 def DoubleEnd(builder):
     return builder.EndObject()
 
 
-class Tensor:
-    __slots__ = ["_tab"]
+
+class Tensor(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -191,12 +174,9 @@ class Tensor:
     def GetRootAsTensor(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def TensorBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x42\x50\x30\x38", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x50\x30\x38", size_prefixed=size_prefixed)
 
     # Tensor
     def Init(self, buf, pos):
@@ -214,9 +194,7 @@ class Tensor:
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         if o != 0:
             a = self._tab.Vector(o)
-            return self._tab.Get(
-                flatbuffers.number_types.Int32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4)
-            )
+            return self._tab.Get(flatbuffers.number_types.Int32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
         return 0
 
     # Tensor
@@ -243,9 +221,7 @@ class Tensor:
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         if o != 0:
             a = self._tab.Vector(o)
-            return self._tab.Get(
-                flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1)
-            )
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1))
         return 0
 
     # Tensor
@@ -272,9 +248,7 @@ class Tensor:
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
         if o != 0:
             a = self._tab.Vector(o)
-            return self._tab.Get(
-                flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1)
-            )
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1))
         return 0
 
     # Tensor
@@ -296,45 +270,37 @@ class Tensor:
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
         return o == 0
 
-
 def TensorStart(builder):
     builder.StartObject(4)
-
 
 def TensorAddScalarType(builder, scalarType):
     builder.PrependInt8Slot(0, scalarType, 0)
 
-
 def TensorAddSizes(builder, sizes):
     builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(sizes), 0)
-
 
 def TensorStartSizesVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
 
-
 def TensorAddData(builder, data):
     builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(data), 0)
-
 
 def TensorStartDataVector(builder, numElems):
     return builder.StartVector(1, numElems, 1)
 
-
 def TensorAddDimOrder(builder, dimOrder):
     builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(dimOrder), 0)
 
-
 def TensorStartDimOrderVector(builder, numElems):
     return builder.StartVector(1, numElems, 1)
-
 
 def TensorEnd(builder):
     return builder.EndObject()
 
 
-class Value:
-    __slots__ = ["_tab"]
+
+class Value(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -347,12 +313,9 @@ class Value:
     def GetRootAsValue(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def ValueBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x42\x50\x30\x38", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x50\x30\x38", size_prefixed=size_prefixed)
 
     # Value
     def Init(self, buf, pos):
@@ -370,31 +333,27 @@ class Value:
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         if o != 0:
             from flatbuffers.table import Table
-
             obj = Table(bytearray(), 0)
             self._tab.Union(obj, o)
             return obj
         return None
 
-
 def ValueStart(builder):
     builder.StartObject(2)
-
 
 def ValueAddValType(builder, valType):
     builder.PrependUint8Slot(0, valType, 0)
 
-
 def ValueAddVal(builder, val):
     builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(val), 0)
-
 
 def ValueEnd(builder):
     return builder.EndObject()
 
 
-class BundledMethodTestCase:
-    __slots__ = ["_tab"]
+
+class BundledMethodTestCase(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -407,12 +366,9 @@ class BundledMethodTestCase:
     def GetRootAsBundledMethodTestCase(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def BundledMethodTestCaseBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x42\x50\x30\x38", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x50\x30\x38", size_prefixed=size_prefixed)
 
     # BundledMethodTestCase
     def Init(self, buf, pos):
@@ -466,33 +422,28 @@ class BundledMethodTestCase:
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         return o == 0
 
-
 def BundledMethodTestCaseStart(builder):
     builder.StartObject(2)
-
 
 def BundledMethodTestCaseAddInputs(builder, inputs):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(inputs), 0)
 
-
 def BundledMethodTestCaseStartInputsVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
-
 
 def BundledMethodTestCaseAddExpectedOutputs(builder, expectedOutputs):
     builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(expectedOutputs), 0)
 
-
 def BundledMethodTestCaseStartExpectedOutputsVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
-
 
 def BundledMethodTestCaseEnd(builder):
     return builder.EndObject()
 
 
-class BundledMethodTestSuite:
-    __slots__ = ["_tab"]
+
+class BundledMethodTestSuite(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -505,12 +456,9 @@ class BundledMethodTestSuite:
     def GetRootAsBundledMethodTestSuite(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def BundledMethodTestSuiteBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x42\x50\x30\x38", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x50\x30\x38", size_prefixed=size_prefixed)
 
     # BundledMethodTestSuite
     def Init(self, buf, pos):
@@ -547,29 +495,25 @@ class BundledMethodTestSuite:
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         return o == 0
 
-
 def BundledMethodTestSuiteStart(builder):
     builder.StartObject(2)
-
 
 def BundledMethodTestSuiteAddMethodName(builder, methodName):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(methodName), 0)
 
-
 def BundledMethodTestSuiteAddTestCases(builder, testCases):
     builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(testCases), 0)
 
-
 def BundledMethodTestSuiteStartTestCasesVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
-
 
 def BundledMethodTestSuiteEnd(builder):
     return builder.EndObject()
 
 
-class BundledProgram:
-    __slots__ = ["_tab"]
+
+class BundledProgram(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -582,12 +526,9 @@ class BundledProgram:
     def GetRootAsBundledProgram(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def BundledProgramBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x42\x50\x30\x38", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x50\x30\x38", size_prefixed=size_prefixed)
 
     # BundledProgram
     def Init(self, buf, pos):
@@ -629,9 +570,7 @@ class BundledProgram:
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         if o != 0:
             a = self._tab.Vector(o)
-            return self._tab.Get(
-                flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1)
-            )
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1))
         return 0
 
     # BundledProgram
@@ -653,32 +592,26 @@ class BundledProgram:
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         return o == 0
 
-
 def BundledProgramStart(builder):
     builder.StartObject(3)
-
 
 def BundledProgramAddVersion(builder, version):
     builder.PrependUint32Slot(0, version, 0)
 
-
 def BundledProgramAddMethodTestSuites(builder, methodTestSuites):
-    builder.PrependUOffsetTRelativeSlot(
-        1, flatbuffers.number_types.UOffsetTFlags.py_type(methodTestSuites), 0
-    )
-
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(methodTestSuites), 0)
 
 def BundledProgramStartMethodTestSuitesVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
 
-
 def BundledProgramAddProgram(builder, program):
     builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(program), 0)
-
 
 def BundledProgramStartProgramVector(builder, numElems):
     return builder.StartVector(1, numElems, 1)
 
-
 def BundledProgramEnd(builder):
     return builder.EndObject()
+
+
+

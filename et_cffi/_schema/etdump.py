@@ -4,11 +4,9 @@
 
 import flatbuffers
 from flatbuffers.compat import import_numpy
-
 np = import_numpy()
 
-
-class ScalarType:
+class ScalarType(object):
     BYTE = 0
     CHAR = 1
     SHORT = 2
@@ -34,7 +32,7 @@ class ScalarType:
     UINT64 = 29
 
 
-class ValueType:
+class ValueType(object):
     Null = 0
     Int = 1
     Bool = 2
@@ -45,8 +43,8 @@ class ValueType:
     String = 7
 
 
-class Null:
-    __slots__ = ["_tab"]
+class Null(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -59,28 +57,24 @@ class Null:
     def GetRootAsNull(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def NullBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed)
 
     # Null
     def Init(self, buf, pos):
         self._tab = flatbuffers.table.Table(buf, pos)
 
-
 def NullStart(builder):
     builder.StartObject(0)
-
 
 def NullEnd(builder):
     return builder.EndObject()
 
 
-class Tensor:
-    __slots__ = ["_tab"]
+
+class Tensor(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -93,12 +87,9 @@ class Tensor:
     def GetRootAsTensor(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def TensorBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed)
 
     # Tensor
     def Init(self, buf, pos):
@@ -116,9 +107,7 @@ class Tensor:
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         if o != 0:
             a = self._tab.Vector(o)
-            return self._tab.Get(
-                flatbuffers.number_types.Int64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8)
-            )
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8))
         return 0
 
     # Tensor
@@ -145,9 +134,7 @@ class Tensor:
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         if o != 0:
             a = self._tab.Vector(o)
-            return self._tab.Get(
-                flatbuffers.number_types.Int64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8)
-            )
+            return self._tab.Get(flatbuffers.number_types.Int64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8))
         return 0
 
     # Tensor
@@ -176,41 +163,34 @@ class Tensor:
             return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
         return 0
 
-
 def TensorStart(builder):
     builder.StartObject(4)
-
 
 def TensorAddScalarType(builder, scalarType):
     builder.PrependInt8Slot(0, scalarType, 0)
 
-
 def TensorAddSizes(builder, sizes):
     builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(sizes), 0)
-
 
 def TensorStartSizesVector(builder, numElems):
     return builder.StartVector(8, numElems, 8)
 
-
 def TensorAddStrides(builder, strides):
     builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(strides), 0)
-
 
 def TensorStartStridesVector(builder, numElems):
     return builder.StartVector(8, numElems, 8)
 
-
 def TensorAddOffset(builder, offset):
     builder.PrependInt64Slot(3, offset, 0)
-
 
 def TensorEnd(builder):
     return builder.EndObject()
 
 
-class Int:
-    __slots__ = ["_tab"]
+
+class Int(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -223,12 +203,9 @@ class Int:
     def GetRootAsInt(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def IntBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed)
 
     # Int
     def Init(self, buf, pos):
@@ -241,21 +218,19 @@ class Int:
             return self._tab.Get(flatbuffers.number_types.Int64Flags, o + self._tab.Pos)
         return 0
 
-
 def IntStart(builder):
     builder.StartObject(1)
 
-
 def IntAddIntVal(builder, intVal):
     builder.PrependInt64Slot(0, intVal, 0)
-
 
 def IntEnd(builder):
     return builder.EndObject()
 
 
-class Bool:
-    __slots__ = ["_tab"]
+
+class Bool(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -268,12 +243,9 @@ class Bool:
     def GetRootAsBool(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def BoolBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed)
 
     # Bool
     def Init(self, buf, pos):
@@ -286,21 +258,19 @@ class Bool:
             return bool(self._tab.Get(flatbuffers.number_types.BoolFlags, o + self._tab.Pos))
         return False
 
-
 def BoolStart(builder):
     builder.StartObject(1)
 
-
 def BoolAddBoolVal(builder, boolVal):
     builder.PrependBoolSlot(0, boolVal, 0)
-
 
 def BoolEnd(builder):
     return builder.EndObject()
 
 
-class Float:
-    __slots__ = ["_tab"]
+
+class Float(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -313,12 +283,9 @@ class Float:
     def GetRootAsFloat(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def FloatBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed)
 
     # Float
     def Init(self, buf, pos):
@@ -331,21 +298,19 @@ class Float:
             return self._tab.Get(flatbuffers.number_types.Float32Flags, o + self._tab.Pos)
         return 0.0
 
-
 def FloatStart(builder):
     builder.StartObject(1)
 
-
 def FloatAddFloatVal(builder, floatVal):
     builder.PrependFloat32Slot(0, floatVal, 0.0)
-
 
 def FloatEnd(builder):
     return builder.EndObject()
 
 
-class Double:
-    __slots__ = ["_tab"]
+
+class Double(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -358,12 +323,9 @@ class Double:
     def GetRootAsDouble(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def DoubleBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed)
 
     # Double
     def Init(self, buf, pos):
@@ -376,21 +338,19 @@ class Double:
             return self._tab.Get(flatbuffers.number_types.Float64Flags, o + self._tab.Pos)
         return 0.0
 
-
 def DoubleStart(builder):
     builder.StartObject(1)
 
-
 def DoubleAddDoubleVal(builder, doubleVal):
     builder.PrependFloat64Slot(0, doubleVal, 0.0)
-
 
 def DoubleEnd(builder):
     return builder.EndObject()
 
 
-class String:
-    __slots__ = ["_tab"]
+
+class String(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -403,12 +363,9 @@ class String:
     def GetRootAsString(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def StringBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed)
 
     # String
     def Init(self, buf, pos):
@@ -421,21 +378,19 @@ class String:
             return self._tab.String(o + self._tab.Pos)
         return None
 
-
 def StringStart(builder):
     builder.StartObject(1)
 
-
 def StringAddStringVal(builder, stringVal):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(stringVal), 0)
-
 
 def StringEnd(builder):
     return builder.EndObject()
 
 
-class TensorList:
-    __slots__ = ["_tab"]
+
+class TensorList(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -448,12 +403,9 @@ class TensorList:
     def GetRootAsTensorList(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def TensorListBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed)
 
     # TensorList
     def Init(self, buf, pos):
@@ -483,25 +435,22 @@ class TensorList:
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         return o == 0
 
-
 def TensorListStart(builder):
     builder.StartObject(1)
-
 
 def TensorListAddTensors(builder, tensors):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(tensors), 0)
 
-
 def TensorListStartTensorsVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
-
 
 def TensorListEnd(builder):
     return builder.EndObject()
 
 
-class Value:
-    __slots__ = ["_tab"]
+
+class Value(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -514,12 +463,9 @@ class Value:
     def GetRootAsValue(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def ValueBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed)
 
     # Value
     def Init(self, buf, pos):
@@ -602,49 +548,40 @@ class Value:
             return obj
         return None
 
-
 def ValueStart(builder):
     builder.StartObject(8)
-
 
 def ValueAddVal(builder, val):
     builder.PrependInt8Slot(0, val, 0)
 
-
 def ValueAddTensor(builder, tensor):
     builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(tensor), 0)
-
 
 def ValueAddTensorList(builder, tensorList):
     builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(tensorList), 0)
 
-
 def ValueAddIntValue(builder, intValue):
     builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(intValue), 0)
-
 
 def ValueAddFloatValue(builder, floatValue):
     builder.PrependUOffsetTRelativeSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(floatValue), 0)
 
-
 def ValueAddDoubleValue(builder, doubleValue):
     builder.PrependUOffsetTRelativeSlot(5, flatbuffers.number_types.UOffsetTFlags.py_type(doubleValue), 0)
-
 
 def ValueAddBoolValue(builder, boolValue):
     builder.PrependUOffsetTRelativeSlot(6, flatbuffers.number_types.UOffsetTFlags.py_type(boolValue), 0)
 
-
 def ValueAddOutput(builder, output):
     builder.PrependUOffsetTRelativeSlot(7, flatbuffers.number_types.UOffsetTFlags.py_type(output), 0)
-
 
 def ValueEnd(builder):
     return builder.EndObject()
 
 
-class DebugEvent:
-    __slots__ = ["_tab"]
+
+class DebugEvent(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -657,12 +594,9 @@ class DebugEvent:
     def GetRootAsDebugEvent(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def DebugEventBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed)
 
     # DebugEvent
     def Init(self, buf, pos):
@@ -713,43 +647,34 @@ class DebugEvent:
             return self._tab.String(o + self._tab.Pos)
         return None
 
-
 def DebugEventStart(builder):
     builder.StartObject(6)
-
 
 def DebugEventAddChainIndex(builder, chainIndex):
     builder.PrependUint64Slot(0, chainIndex, 0)
 
-
 def DebugEventAddInstructionId(builder, instructionId):
     builder.PrependInt32Slot(1, instructionId, -1)
-
 
 def DebugEventAddDebugEntry(builder, debugEntry):
     builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(debugEntry), 0)
 
-
 def DebugEventAddDelegateDebugIdInt(builder, delegateDebugIdInt):
     builder.PrependInt32Slot(3, delegateDebugIdInt, -1)
 
-
 def DebugEventAddDelegateDebugIdStr(builder, delegateDebugIdStr):
-    builder.PrependUOffsetTRelativeSlot(
-        4, flatbuffers.number_types.UOffsetTFlags.py_type(delegateDebugIdStr), 0
-    )
-
+    builder.PrependUOffsetTRelativeSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(delegateDebugIdStr), 0)
 
 def DebugEventAddName(builder, name):
     builder.PrependUOffsetTRelativeSlot(5, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
-
 
 def DebugEventEnd(builder):
     return builder.EndObject()
 
 
-class AllocationEvent:
-    __slots__ = ["_tab"]
+
+class AllocationEvent(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -762,12 +687,9 @@ class AllocationEvent:
     def GetRootAsAllocationEvent(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def AllocationEventBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed)
 
     # AllocationEvent
     def Init(self, buf, pos):
@@ -787,25 +709,22 @@ class AllocationEvent:
             return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
         return 0
 
-
 def AllocationEventStart(builder):
     builder.StartObject(2)
-
 
 def AllocationEventAddAllocatorId(builder, allocatorId):
     builder.PrependInt32Slot(0, allocatorId, 0)
 
-
 def AllocationEventAddAllocationSize(builder, allocationSize):
     builder.PrependUint64Slot(1, allocationSize, 0)
-
 
 def AllocationEventEnd(builder):
     return builder.EndObject()
 
 
-class ProfileEvent:
-    __slots__ = ["_tab"]
+
+class ProfileEvent(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -818,12 +737,9 @@ class ProfileEvent:
     def GetRootAsProfileEvent(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def ProfileEventBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed)
 
     # ProfileEvent
     def Init(self, buf, pos):
@@ -869,9 +785,7 @@ class ProfileEvent:
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
         if o != 0:
             a = self._tab.Vector(o)
-            return self._tab.Get(
-                flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1)
-            )
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 1))
         return 0
 
     # ProfileEvent
@@ -907,57 +821,43 @@ class ProfileEvent:
             return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
         return 0
 
-
 def ProfileEventStart(builder):
     builder.StartObject(8)
-
 
 def ProfileEventAddName(builder, name):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
 
-
 def ProfileEventAddChainIndex(builder, chainIndex):
     builder.PrependInt32Slot(1, chainIndex, 0)
-
 
 def ProfileEventAddInstructionId(builder, instructionId):
     builder.PrependInt32Slot(2, instructionId, -1)
 
-
 def ProfileEventAddDelegateDebugIdInt(builder, delegateDebugIdInt):
     builder.PrependInt32Slot(3, delegateDebugIdInt, -1)
 
-
 def ProfileEventAddDelegateDebugIdStr(builder, delegateDebugIdStr):
-    builder.PrependUOffsetTRelativeSlot(
-        4, flatbuffers.number_types.UOffsetTFlags.py_type(delegateDebugIdStr), 0
-    )
-
+    builder.PrependUOffsetTRelativeSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(delegateDebugIdStr), 0)
 
 def ProfileEventAddDelegateDebugMetadata(builder, delegateDebugMetadata):
-    builder.PrependUOffsetTRelativeSlot(
-        5, flatbuffers.number_types.UOffsetTFlags.py_type(delegateDebugMetadata), 0
-    )
-
+    builder.PrependUOffsetTRelativeSlot(5, flatbuffers.number_types.UOffsetTFlags.py_type(delegateDebugMetadata), 0)
 
 def ProfileEventStartDelegateDebugMetadataVector(builder, numElems):
     return builder.StartVector(1, numElems, 1)
 
-
 def ProfileEventAddStartTime(builder, startTime):
     builder.PrependUint64Slot(6, startTime, 0)
 
-
 def ProfileEventAddEndTime(builder, endTime):
     builder.PrependUint64Slot(7, endTime, 0)
-
 
 def ProfileEventEnd(builder):
     return builder.EndObject()
 
 
-class Event:
-    __slots__ = ["_tab"]
+
+class Event(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -970,12 +870,9 @@ class Event:
     def GetRootAsEvent(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def EventBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed)
 
     # Event
     def Init(self, buf, pos):
@@ -1011,29 +908,25 @@ class Event:
             return obj
         return None
 
-
 def EventStart(builder):
     builder.StartObject(3)
-
 
 def EventAddProfileEvent(builder, profileEvent):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(profileEvent), 0)
 
-
 def EventAddAllocationEvent(builder, allocationEvent):
     builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(allocationEvent), 0)
 
-
 def EventAddDebugEvent(builder, debugEvent):
     builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(debugEvent), 0)
-
 
 def EventEnd(builder):
     return builder.EndObject()
 
 
-class Allocator:
-    __slots__ = ["_tab"]
+
+class Allocator(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -1046,12 +939,9 @@ class Allocator:
     def GetRootAsAllocator(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def AllocatorBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed)
 
     # Allocator
     def Init(self, buf, pos):
@@ -1064,21 +954,19 @@ class Allocator:
             return self._tab.String(o + self._tab.Pos)
         return None
 
-
 def AllocatorStart(builder):
     builder.StartObject(1)
 
-
 def AllocatorAddName(builder, name):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
-
 
 def AllocatorEnd(builder):
     return builder.EndObject()
 
 
-class RunData:
-    __slots__ = ["_tab"]
+
+class RunData(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -1091,12 +979,9 @@ class RunData:
     def GetRootAsRunData(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def RunDataBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed)
 
     # RunData
     def Init(self, buf, pos):
@@ -1164,41 +1049,34 @@ class RunData:
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
         return o == 0
 
-
 def RunDataStart(builder):
     builder.StartObject(4)
-
 
 def RunDataAddName(builder, name):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
 
-
 def RunDataAddBundledInputIndex(builder, bundledInputIndex):
     builder.PrependInt32Slot(1, bundledInputIndex, -1)
-
 
 def RunDataAddAllocators(builder, allocators):
     builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(allocators), 0)
 
-
 def RunDataStartAllocatorsVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
-
 
 def RunDataAddEvents(builder, events):
     builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(events), 0)
 
-
 def RunDataStartEventsVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
-
 
 def RunDataEnd(builder):
     return builder.EndObject()
 
 
-class ETDump:
-    __slots__ = ["_tab"]
+
+class ETDump(object):
+    __slots__ = ['_tab']
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -1211,12 +1089,9 @@ class ETDump:
     def GetRootAsETDump(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
-
     @classmethod
     def ETDumpBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(
-            buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed
-        )
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x45\x44\x30\x30", size_prefixed=size_prefixed)
 
     # ETDump
     def Init(self, buf, pos):
@@ -1253,22 +1128,20 @@ class ETDump:
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         return o == 0
 
-
 def ETDumpStart(builder):
     builder.StartObject(2)
-
 
 def ETDumpAddVersion(builder, version):
     builder.PrependUint32Slot(0, version, 0)
 
-
 def ETDumpAddRunData(builder, runData):
     builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(runData), 0)
-
 
 def ETDumpStartRunDataVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
 
-
 def ETDumpEnd(builder):
     return builder.EndObject()
+
+
+

@@ -936,7 +936,8 @@ def _missing_backend():
 
 @model(
     "missing_backend_reached",
-    "The same in the caller's memory: an input that the delegate reads, one that it reads through a view, and one that it never reads.",
+    "The same in the caller's memory: an input that the delegate reads, one that it reads through a view, "
+    "and one that it never reads.",
 )
 def _missing_backend_reached():
     from executorch.exir.backend.test.device_util import CpuOnlyPartitioner
