@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,6 +39,12 @@ void try_out(const char *path, const std::string &name) {
   if (child == 0) {
     close(ends[0]);
     exit_on_abort(ends[1]);
+    // Whoever handles such signals (Python's faulthandler) would report an end that is none of the process's.
+    for (const int number : {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV}) {
+      signal(number, SIG_DFL);
+    }
+    const struct rlimit no_core = {0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
     dlopen(path, RTLD_NOW | RTLD_LOCAL);
     _exit(0); // a library that cannot be loaded at all is told about by the parent's own dlopen
   }

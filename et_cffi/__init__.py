@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 
 from et_cffi import errors
-from et_cffi._lib import PACKAGE, ffi, lib
+from et_cffi._lib import LIBRARY_DIR, PACKAGE, ffi, lib
 from et_cffi.device import Device, DeviceType
 from et_cffi.dtypes import ScalarType
 from et_cffi.errors import ExecuTorchError
@@ -52,6 +52,7 @@ __all__ = [
     "errors",
     "ffi",
     "get_include",
+    "get_library_dir",
     "lay_out",
     "lib",
     "num_threads",
@@ -62,3 +63,8 @@ __all__ = [
 def get_include() -> str:
     """The directory that holds et_cffi.h, for a C or C++ program."""
     return os.path.join(PACKAGE, "include")
+
+
+def get_library_dir() -> str:
+    """The directory that holds libet_cffi and the runtime's libraries, for a C or C++ program's linker."""
+    return LIBRARY_DIR

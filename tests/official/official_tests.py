@@ -1,6 +1,7 @@
 """A pytest plug-in that runs the official binding's own tests with et_cffi in its place.
 
-    python -m pytest -p tests.official.plugin $(python -m tests.official.plugin)
+    PYTHONPATH=tests/official python -m pytest -c tests/official/pytest.ini --import-mode=importlib \
+        -p official_tests $(python tests/official/official_tests.py)
 
 The test files come unmodified from the installed wheel. What they import as `executorch.runtime` and as
 `executorch.extension.pybindings.portable_lib` is et_cffi; a test that is skipped and is not in

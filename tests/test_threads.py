@@ -1,0 +1,121 @@
+"""How many threads kernels and backends use."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import model_index
+import numpy
+import pytest
+
+import et_cffi
+from et_cffi import Runtime, errors, portable_lib
+
+
+@pytest.fixture(autouse=True)
+def restored():
+    before = et_cffi.num_threads()
+    yield
+    et_cffi.set_num_threads(before)
+
+
+def load(name):
+    return Runtime.get().load_program(model_index.path(name)).load_method("forward")
+
+
+def test_the_number_is_what_was_set():
+    for count in (1, 2, 1):
+        et_cffi.set_num_threads(count)
+        assert et_cffi.num_threads() == portable_lib._threadpool_get_thread_count() == count
+
+
+def test_the_official_names():
+    portable_lib._unsafe_reset_threadpool(1)
+    assert portable_lib._threadpool_get_thread_count() == 1
+    portable_lib._unsafe_reset_threadpool(0)
+    assert portable_lib._threadpool_get_thread_count() == 1
+
+
+@pytest.mark.parametrize("count", [0, -1, 1 << 20])
+def test_what_is_no_number_of_threads(count):
+    with pytest.raises(ValueError, match="1 or more"):
+        et_cffi.set_num_threads(count)
+
+
+def test_more_threads_than_ever_are_refused_while_a_delegate_holds_the_pool():
+    et_cffi.set_num_threads(1)
+    method = load("conv_xnnpack")
+    with pytest.raises(errors.ThreadError, match=r"methods that delegate to a backend are loaded"):
+        et_cffi.set_num_threads(60000)
+    assert et_cffi.num_threads() == 1
+    method.close()
+
+
+@pytest.mark.linux
+def test_it_takes_effect_on_the_next_run():
+    """A pool of one thread starts none; a larger one has its threads in the process."""
+
+    def threads():
+        return len(os.listdir("/proc/self/task"))
+
+    et_cffi.set_num_threads(1)
+    before = threads()
+    more = max(4, et_cffi.num_threads() + 3)
+    et_cffi.set_num_threads(more)
+    assert et_cffi.num_threads() == more
+    assert threads() > before or threads() >= more
+    method, case = load("conv_xnnpack"), model_index.cases("conv_xnnpack", "forward")[0]
+    for count in (1, more, 2):
+        et_cffi.set_num_threads(count)
+        result = numpy.asarray(method.execute(case.inputs)[0])
+        assert numpy.allclose(result, case.outputs[0], case.rtol, case.atol)
+
+
+@pytest.mark.parametrize("name", ["conv_xnnpack", "mlp_dynamic"])
+def test_changing_it_while_methods_run(name):
+    """The change waits for the runs under way, and the runs go on with right numbers."""
+    case = model_index.cases(name, "forward")[0]
+    et_cffi.set_num_threads(2)
+    methods, wrong, runs, stop = [load(name) for _ in range(3)], [], [0, 0, 0], threading.Event()
+
+    def work(index):
+        while not stop.is_set():
+            result = numpy.asarray(methods[index].execute(case.inputs)[0])
+            runs[index] += 1
+            if not numpy.allclose(result, case.outputs[0], case.rtol, case.atol):
+                wrong.append(result)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(3)]
+    for thread in threads:
+        thread.start()
+    end, changes = time.monotonic() + 1.5, 0
+    while time.monotonic() < end:
+        et_cffi.set_num_threads(1 + changes % 2)
+        changes += 1
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong and min(runs) > 5 and changes > 20
+
+
+def test_loading_and_changing_at_once():
+    stop, failures = threading.Event(), []
+
+    def work():
+        while not stop.is_set():
+            try:
+                load("conv_xnnpack").close()
+            except errors.ExecuTorchError as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for count in range(60):
+        et_cffi.set_num_threads(1 + count % 2)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
