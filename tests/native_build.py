@@ -23,12 +23,13 @@ def sdk() -> Path:
     return root if (root / "include" / "executorch").is_dir() else root / "executorch"
 
 
-def build(source: str, directory: Path, python: str) -> Path:
-    """Compiles tests/native/SOURCE with the command that docs/custom-operators.md gives."""
+def build(source: str, directory: Path, python: str, libraries: str = "") -> Path:
+    """Compiles tests/native/SOURCE with the command of docs/custom-operators.md, and more libraries."""
     (command,) = re.findall(r"```sh\n(.*?)```", DOCUMENTED.read_text(encoding="utf-8"), re.DOTALL)
     command = command.replace("custom_op.cpp", str(NATIVE / source)).replace(
         "libcustom_op.so", f"lib{source}.so"
     )
+    command = command.replace("-lexecutorch ", f"-lexecutorch {libraries} ")
     environment = {**os.environ, "SDK": str(sdk()), "PATH": f"{Path(python).parent}:{os.environ['PATH']}"}
     subprocess.run(["sh", "-ec", command], cwd=directory, env=environment, check=True)
     return directory / f"lib{source}.so"

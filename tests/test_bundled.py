@@ -93,7 +93,7 @@ def test_what_is_no_bundled_program():
     ):
         with pytest.raises(errors.InvalidProgramError, match=says):
             bundled.load(bad)
-    with pytest.raises(errors.InvalidProgramError, match="truncated|damaged"):
+    with pytest.raises(errors.InvalidProgramError, match=r"truncated|damaged"):
         bundled.load(PATH.read_bytes()[:200])
     with pytest.raises(FileNotFoundError):
         bundled.load("/nowhere/x.bpte")

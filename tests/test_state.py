@@ -36,7 +36,7 @@ def shared_total(program):
 
 
 def test_methods_that_share_a_buffer():
-    """The state is one, in whatever order methods are loaded: loading does not reset what a run made of it."""
+    """The state is one, in whatever order they are loaded; loading does not reset what a run made of it."""
     cases = model_index.cases("state_shared", "forward")
     program = load("state_shared")
     untouched = shared_total(load("state_shared"))

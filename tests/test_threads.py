@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
+import sys
 import threading
 import time
 
 import model_index
+import native_build
 import numpy
 import pytest
 
@@ -53,24 +55,27 @@ def test_more_threads_than_ever_are_refused_while_a_delegate_holds_the_pool():
     method.close()
 
 
-@pytest.mark.linux
-def test_it_takes_effect_on_the_next_run():
-    """A pool of one thread starts none; a larger one has its threads in the process."""
-
-    def threads():
-        return len(os.listdir("/proc/self/task"))
-
-    et_cffi.set_num_threads(1)
-    before = threads()
-    more = max(4, et_cffi.num_threads() + 3)
-    et_cffi.set_num_threads(more)
-    assert et_cffi.num_threads() == more
-    assert threads() > before or threads() >= more
-    method, case = load("conv_xnnpack"), model_index.cases("conv_xnnpack", "forward")[0]
-    for count in (1, more, 2):
-        et_cffi.set_num_threads(count)
-        result = numpy.asarray(method.execute(case.inputs)[0])
-        assert numpy.allclose(result, case.outputs[0], case.rtol, case.atol)
+def test_it_takes_effect_on_the_next_run(tmp_path):
+    """On a method that was loaded before, seen by an operator that counts the threads of a parallel loop."""
+    library = native_build.build("count_threads.cpp", tmp_path, sys.executable, "-lexecutorch_threadpool")
+    script = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import logging, model_index, et_cffi
+logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.ERROR)
+et_cffi.Runtime.get().load_library(sys.argv[2])
+program = et_cffi.Runtime.get().load_program(model_index.path("missing_operators"))
+(case,) = model_index.cases("missing_operators", "forward")
+et_cffi.set_num_threads(3)
+method = program.load_method("forward")
+for count in (3, 1, 2, 3):
+    et_cffi.set_num_threads(count)
+    method.execute(case.inputs)
+"""
+    command = [sys.executable, "-c", script, str(model_index.DIRECTORY.parent), str(library)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    counts = [int(line.partition("threads=")[2]) for line in done.stdout.splitlines() if "threads=" in line]
+    assert counts == [3, 3, 1, 1, 2, 2, 3, 3]  # two operators a run
 
 
 @pytest.mark.parametrize("name", ["conv_xnnpack", "mlp_dynamic"])

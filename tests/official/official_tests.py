@@ -44,7 +44,7 @@ def _take_the_place_of_the_official_modules() -> None:
     import executorch.extension.pybindings
 
     # The quantized kernels of the export-time plug-in: two of the tests need them in the process.
-    import executorch.kernels.quantized  # noqa: F401
+    import executorch.kernels.quantized
 
     import et_cffi.portable_lib
 
