@@ -215,8 +215,10 @@ warnings.simplefilter("ignore")
 import et_cffi, model_index
 from et_cffi import etdump
 for name in ("two_dynamic", "conv_xnnpack"):
-    program = et_cffi.Runtime.get().load_program(model_index.path(name), enable_etdump=True,
-    debug_buffer_size=100000) method = program.load_method("forward")
+    program = et_cffi.Runtime.get().load_program(
+        model_index.path(name), enable_etdump=True, debug_buffer_size=100000
+    )
+    method = program.load_method("forward")
     case = model_index.cases(name, "forward")[0]
     for _ in range(3):
         method.execute(case.inputs)
