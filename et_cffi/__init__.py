@@ -20,6 +20,7 @@ from et_cffi.layout import lay_out
 from et_cffi.memory import MemoryUse, PlannedBuffer
 from et_cffi.metadata import MethodMeta, TensorInfo
 from et_cffi.method import Method
+from et_cffi.method_pool import MethodPool
 from et_cffi.portable_lib import ExecuTorchMethod, ExecuTorchProgram
 from et_cffi.program import Program, Verification
 from et_cffi.runtime import BackendRegistry, OperatorRegistry, Runtime
@@ -41,6 +42,7 @@ __all__ = [
     "MemoryUse",
     "Method",
     "MethodMeta",
+    "MethodPool",
     "OperatorRegistry",
     "PlannedBuffer",
     "Program",
