@@ -1,10 +1,12 @@
 """Run ExecuTorch programs (.pte) with plain memory and no PyTorch.
 
+```python
 from et_cffi import Runtime
 
 method = Runtime.get().load_program("model.pte").load_method("forward")
 result = method.execute([array])[0]
 values = numpy.asarray(result)
+```
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Bundled programs (.bpte): a program together with test cases, that is inputs and the outputs expected of
-them.
+"""Bundled programs (.bpte): a program together with test cases, each of inputs and expected outputs.
 
-    from et_cffi import bundled
+```python
+from et_cffi import bundled
 
-    for report in bundled.load("model.bpte").verify():
-        print(report)
+for report in bundled.load("model.bpte").verify():
+    print(report)
+```
 
 It needs the package flatbuffers (`pip install et_cffi[devtools]`).
 """
@@ -173,7 +174,8 @@ class BundledProgram:
 
         Args:
             method_name: the method, or None for all that have test cases.
-            rtol, atol: as for `compare`.
+            rtol: as for `compare`.
+            atol: as for `compare`.
             options: those of `Runtime.load_program`.
         """
         program = self.load_program(**options)

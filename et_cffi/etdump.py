@@ -1,10 +1,12 @@
 """Reads ETDump files: what a program's methods did, and how long it took.
 
-    from et_cffi import etdump
+```python
+from et_cffi import etdump
 
-    for run in etdump.read("model.etdp").runs:
-        for operator in run.operators:
-            print(run.name, operator.instruction, operator.name, operator.nanoseconds)
+for run in etdump.read("model.etdp").runs:
+    for operator in run.operators:
+        print(run.name, operator.instruction, operator.name, operator.nanoseconds)
+```
 
 It needs the package flatbuffers (`pip install et_cffi[devtools]`), and neither torch nor pandas.
 """

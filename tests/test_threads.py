@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -53,6 +54,12 @@ def test_more_threads_than_ever_are_refused_while_a_delegate_holds_the_pool():
         et_cffi.set_num_threads(60000)
     assert et_cffi.num_threads() == 1
     method.close()
+
+
+def test_it_begins_as_the_number_of_processors():
+    script = "import et_cffi; print(et_cffi.num_threads())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert 1 <= int(done.stdout) <= (os.cpu_count() or 1)
 
 
 def test_it_takes_effect_on_the_next_run(tmp_path):
