@@ -13,19 +13,15 @@ It needs the package flatbuffers (`pip install et_cffi[devtools]`).
 from __future__ import annotations
 
 import os
-import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from et_cffi._buffer import bytes_of, is_buffer
 from et_cffi._compare import OutputReport, compare
-from et_cffi._flatbuffers import schema
+from et_cffi._flatbuffers import schema, verifies
 from et_cffi._lib import address_of, ffi, lib
 from et_cffi.dtypes import ScalarType
 from et_cffi.errors import (
     ArgumentError,
-    ExecuTorchError,
     InvalidProgramError,
     ProgramNotFoundError,
     UnknownMethodError,
@@ -76,13 +72,12 @@ class BundledProgram:
         self._suites = {}
         for index in range(root.MethodTestSuitesLength()):
             suite = root.MethodTestSuites(index)
-            self._suites[suite.MethodName().decode()] = suite
-        vector = root._tab.Offset(8)  # the field `program`: its bytes stay where they are
-        length = root.ProgramLength()
-        start = root._tab.Vector(vector) if vector else 0
-        if not length or start + length > len(data):
-            raise InvalidProgramError(f"{what} holds no program, or is truncated")
-        self._program = memoryview(data)[start : start + length]
+            self._suites[(suite.MethodName() or b"").decode("utf-8", "replace")] = suite
+        field, length = root._tab.Offset(8), root.ProgramLength()
+        if not length:
+            raise InvalidProgramError(f"{what} holds no program")
+        start = root._tab.Vector(field)
+        self._program = memoryview(data)[start : start + length]  # it stays where it is
 
     @property
     def program(self) -> memoryview:
@@ -104,9 +99,7 @@ class BundledProgram:
         Raises:
             UnknownMethodError: it has none; the message names the methods that have.
         """
-        suite = self._suite(method_name)
-        with _reading(self._what):
-            return int(suite.TestCasesLength())
+        return int(self._suite(method_name).TestCasesLength())
 
     def case(self, method_name: str, index: int) -> Case:
         """A test case.
@@ -119,12 +112,16 @@ class BundledProgram:
         suite, count = self._suite(method_name), self.num_cases(method_name)
         if not 0 <= index < count:
             raise ArgumentError(f"{self._what} has no test case {index} for '{method_name}'; it has {count}")
-        with _reading(f"test case {index} for '{method_name}' of {self._what}"):
+        try:
             case = suite.TestCases(index)
             return Case(
                 [_value(case.Inputs(i)) for i in range(case.InputsLength())],
                 [_value(case.ExpectedOutputs(i)) for i in range(case.ExpectedOutputsLength())],
             )
+        except ValueError as error:  # a tensor that cannot be
+            raise InvalidProgramError(
+                f"test case {index} for '{method_name}' of {self._what} is damaged: {error}"
+            ) from error
 
     def run(
         self, method: Method, index: int, *, rtol: float = 1e-5, atol: float = 1e-8
@@ -232,19 +229,9 @@ def load(source: Any) -> BundledProgram:
         )
     if data[4:8] != _IDENTIFIER:
         raise InvalidProgramError(f'{what} is no bundled program: it lacks the identifier "BP08" at byte 4')
-    with _reading(what):
-        return BundledProgram(data, accessors.BundledProgram.GetRootAs(data, 0), what)
-
-
-@contextmanager
-def _reading(what: str) -> Iterator[None]:
-    try:
-        yield
-    except ExecuTorchError:
-        raise
-    except (struct.error, IndexError, TypeError, ValueError, AttributeError, MemoryError) as error:
-        # Python's flatbuffers verifies nothing beforehand: these are what a wrong offset leads to.
-        raise InvalidProgramError(f"{what} is damaged and cannot be read ({error})") from error
+    if not verifies(lib.ETCFFI_FILE_BUNDLED_PROGRAM, data):
+        raise InvalidProgramError(f"{what} is truncated or damaged: its flatbuffer does not verify")
+    return BundledProgram(data, accessors.BundledProgram.GetRootAs(data, 0), what)
 
 
 def _value(value: Any) -> Any:
@@ -252,22 +239,22 @@ def _value(value: Any) -> Any:
     kind, table = value.ValType(), value.Val()
     if kind == accessors.ValueUnion.NONE:
         return None
-    scalars = {"Int": "IntVal", "Bool": "BoolVal", "Double": "DoubleVal"}
-    for name, field in scalars.items():
-        if kind == getattr(accessors.ValueUnion, name):
-            scalar = getattr(accessors, name)()
-            scalar.Init(table.Bytes, table.Pos)
-            return getattr(scalar, field)()
-    tensor = accessors.Tensor()
-    tensor.Init(table.Bytes, table.Pos)
-    return _tensor(tensor)
+    fields = {"Tensor": None, "Int": "IntVal", "Bool": "BoolVal", "Double": "DoubleVal"}
+    for name, field in fields.items():
+        if kind == getattr(accessors.ValueUnion, name) and table is not None:
+            read = getattr(accessors, name)()
+            read.Init(table.Bytes, table.Pos)
+            return _tensor(read) if field is None else getattr(read, field)()
+    raise ValueError(f"a value is of the kind {kind}")
 
 
 def _tensor(tensor: Any) -> TensorBuffer:
     ndim = tensor.SizesLength()
+    if ndim > lib.ETCFFI_MAX_DIM or tensor.DimOrderLength() != ndim:
+        raise ValueError(f"a tensor has {ndim} dimensions, and {tensor.DimOrderLength()} of them an order")
     sizes = [tensor.Sizes(i) for i in range(ndim)]
     dim_order = [tensor.DimOrder(i) for i in range(tensor.DimOrderLength())]
-    if sorted(dim_order) != list(range(ndim)) or ndim > lib.ETCFFI_MAX_DIM:
+    if sorted(dim_order) != list(range(ndim)):
         raise ValueError(f"a tensor of {ndim} dimensions has the dim order {dim_order}")
     content = bytes(tensor.DataAsNumpy()) if tensor.DataLength() else b""
     memory = ffi.new("etcffi_memory *")

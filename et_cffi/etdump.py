@@ -18,7 +18,8 @@ import struct
 from typing import Any, NamedTuple
 
 from et_cffi._buffer import bytes_of, is_buffer
-from et_cffi._flatbuffers import schema
+from et_cffi._flatbuffers import schema, verifies
+from et_cffi._lib import lib
 from et_cffi.dtypes import DTYPES, ScalarType
 from et_cffi.errors import InvalidETDumpError
 
@@ -149,13 +150,13 @@ def read(source: Any) -> ETDump:
     (size,) = struct.unpack_from("<I", data)
     if size + 4 > len(data):
         raise InvalidETDumpError(f"{name} is truncated: it has {len(data)} bytes of {size + 4}")
+    if not verifies(lib.ETCFFI_FILE_ETDUMP, data):
+        raise InvalidETDumpError(f"{name} is damaged: its flatbuffer does not verify")
+    root = accessors.ETDump.GetRootAs(data, 4)
     try:
-        root = accessors.ETDump.GetRootAs(data, 4)
-        runs = [_run(root.RunData(i)) for i in range(root.RunDataLength())]
-        return ETDump(root.Version(), runs)
-    except (struct.error, IndexError, TypeError, ValueError, AttributeError) as error:
-        # Python's flatbuffers verifies nothing beforehand: these are what a wrong offset leads to.
-        raise InvalidETDumpError(f"{name} is damaged: its flatbuffer cannot be read ({error})") from error
+        return ETDump(root.Version(), [_run(root.RunData(i)) for i in range(root.RunDataLength())])
+    except ValueError as error:  # a scalar type that there is not
+        raise InvalidETDumpError(f"{name} is damaged: {error}") from error
 
 
 def _text(value: bytes | None) -> str:

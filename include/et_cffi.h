@@ -245,6 +245,13 @@ ETCFFI_API int32_t etcffi_has_kernel(const char *name);
    library is loaded already, ETCFFI_AlreadyRegistered. */
 ETCFFI_API etcffi_status etcffi_load_library(const char *path);
 
+/* ---- files of the developer tools ------------------------------------------------------------------ */
+
+enum { ETCFFI_FILE_ETDUMP = 0, ETCFFI_FILE_BUNDLED_PROGRAM = 1 };
+/* Whether every offset and length in the file leads inside of it, so that it can be read without checking any:
+   ETCFFI_BadFile where one does not, or where the file is of another kind. */
+ETCFFI_API etcffi_status etcffi_verify_file(int32_t kind, const void *data, size_t nbytes);
+
 /* ---- threads ------------------------------------------------------------------------------------- */
 
 /* How many threads kernels and backends use, the calling one included. It begins as the number of

@@ -42,15 +42,20 @@ def child(*arguments: object, **environment: str) -> str:
     return done.stdout
 
 
-def test_the_official_tests_pass_unmodified(tmp_path):
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [((), "55 passed, 1 skipped, 2 deselected"), (("--quantized",), "2 passed, 56 deselected")],
+    ids=["plain", "quantized"],
+)
+def test_the_official_tests_pass_unmodified(option, says):
     directory = HERE / "official"
     path = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH", "")]))
     files = child(directory / "official_tests.py").split()
     assert len(files) == 5
     command = ["-m", "pytest", "-q", "-c", directory / "pytest.ini", "--import-mode=importlib"]
-    command += ["-p", "no:cacheprovider", "-p", "official_tests", *files]
+    command += ["-p", "no:cacheprovider", "-p", "official_tests", *option, *files]
     said = child(*command, PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1")
-    assert "57 passed, 1 skipped" in said and "OFFICIAL TESTS" not in said
+    assert says in said and "OFFICIAL TESTS" not in said
 
 
 # ---- names, signatures, defaults ---------------------------------------------------------------------------

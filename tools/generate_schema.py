@@ -27,6 +27,8 @@ CPP_SOURCES = [
     "schema/program.fbs",
     "schema/scalar_type.fbs",
     "extension/flat_tensor/serialize/flat_tensor.fbs",
+    "devtools/etdump/etdump_schema_flatcc.fbs",
+    "devtools/bundled_program/schema/bundled_program_schema.fbs",
 ]
 PYTHON_SOURCES = {
     "etdump": "devtools/etdump/etdump_schema_flatcc.fbs",
