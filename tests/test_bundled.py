@@ -133,6 +133,18 @@ def test_comparing_dtypes(name):
     assert not report.passed and report.mismatches == 1
 
 
+def test_comparing_with_infinities():
+    (case, *_) = model_index.cases("add", "forward")
+    method = Runtime.get().load_program(model_index.path("add")).load_method("forward")
+    actual, expected = method.execute(case.inputs)[0], method.execute(case.inputs)[0]
+    numpy.asarray(expected)[0, 0] = numpy.inf
+    assert not compare(0, actual, expected, 1.0, 1.0).passed
+    numpy.asarray(actual)[0, 0] = numpy.inf
+    assert compare(0, actual, expected, 0.0, 0.0).passed
+    numpy.asarray(actual)[0, 1] = numpy.asarray(expected)[0, 1] = numpy.nan
+    assert compare(0, actual, expected, 0.0, 0.0).passed
+
+
 def test_comparing_values_and_kinds():
     nan, inf = float("nan"), float("inf")
     assert compare(0, nan, nan, 0, 0).passed and compare(0, inf, inf, 0, 0).passed

@@ -158,6 +158,16 @@ def test_invalid_data_names_the_file(tmp_path, name, content, says):
     assert isinstance(caught.value, ValueError)
 
 
+def test_data_that_lies_outside_of_the_file():
+    content, sizes = PTD.read_bytes(), [struct.pack("<Q", 4 * count) for count in (3, 15)]
+    assert all(content.count(size) for size in sizes)
+    for size in sizes:
+        with pytest.raises(errors.InvalidDataError, match=r"buffer 0 .*: the data '\w+' lies outside"):
+            load(content.replace(size, struct.pack("<Q", 1 << 20)))
+        with pytest.raises(errors.InvalidDataError, match=r"the data '\w+' is shorter than its own shape"):
+            load(content.replace(size, struct.pack("<Q", 4)))
+
+
 def test_every_byte_changed_is_an_error_or_a_working_program():
     content, codes = PTD.read_bytes(), set()
     for index in range(len(content)):

@@ -8,6 +8,7 @@ import sys
 import threading
 
 import model_index
+import native_build
 import numpy
 import pytest
 
@@ -140,6 +141,31 @@ def test_methods_of_one_program_on_many_threads(tmp_path):
     assert all(
         [event.name for event in run.operators] == ["add.out"] for run in runs if run.name == "Execute"
     )
+
+
+def test_a_second_method_waits(tmp_path):
+    """Two runs of some tenths of a second each, on two threads: their events do not mix."""
+    library = native_build.build("count_threads.cpp", tmp_path, sys.executable, "-lexecutorch_threadpool")
+    script = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import threading, model_index, et_cffi
+from et_cffi import etdump
+et_cffi.Runtime.get().load_library(sys.argv[2])
+program = et_cffi.Runtime.get().load_program(model_index.path("missing_operators"), enable_etdump=True)
+(case,) = model_index.cases("missing_operators", "forward")
+methods = [program.load_method("forward") for _ in range(2)]
+threads = [threading.Thread(target=method.execute, args=(case.inputs,)) for method in methods]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+program.write_etdump_result_to_file(sys.argv[3])
+runs = [run for run in etdump.read(sys.argv[3]).runs if run.name == "Execute"]
+assert [[event.instruction for event in run.operators] for run in runs] == [[0, 1], [0, 1]], runs
+spans = sorted((min(e.start for e in run.events), max(e.end for e in run.events)) for run in runs)
+assert spans[0][1] <= spans[1][0], spans
+"""
+    arguments = [model_index.DIRECTORY.parent, library, tmp_path / "a"]
+    subprocess.run([sys.executable, "-c", script, *map(str, arguments)], check=True)
 
 
 def test_what_is_no_etdump(tmp_path):

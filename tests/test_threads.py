@@ -62,27 +62,55 @@ def test_it_begins_as_the_number_of_processors():
     assert 1 <= int(done.stdout) <= (os.cpu_count() or 1)
 
 
-def test_it_takes_effect_on_the_next_run(tmp_path):
-    """On a method that was loaded before, seen by an operator that counts the threads of a parallel loop."""
-    library = native_build.build("count_threads.cpp", tmp_path, sys.executable, "-lexecutorch_threadpool")
-    script = """
+COUNTING = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import logging, model_index, et_cffi
+import logging, threading, time, model_index, et_cffi
 logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.ERROR)
 et_cffi.Runtime.get().load_library(sys.argv[2])
 program = et_cffi.Runtime.get().load_program(model_index.path("missing_operators"))
 (case,) = model_index.cases("missing_operators", "forward")
 et_cffi.set_num_threads(3)
 method = program.load_method("forward")
+"""
+
+
+def counted(directory, script):
+    """How many threads each operator of each run used; there are two operators in a run."""
+    library = native_build.build("count_threads.cpp", directory, sys.executable, "-lexecutorch_threadpool")
+    command = [sys.executable, "-c", COUNTING + script, str(model_index.DIRECTORY.parent), str(library)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [int(line.partition("threads=")[2]) for line in done.stdout.splitlines() if "threads=" in line]
+
+
+def test_it_takes_effect_on_the_next_run(tmp_path):
+    """On a method that was loaded before, seen by an operator that counts the threads of a parallel loop."""
+    script = """
 for count in (3, 1, 2, 3):
     et_cffi.set_num_threads(count)
     method.execute(case.inputs)
 """
-    command = [sys.executable, "-c", script, str(model_index.DIRECTORY.parent), str(library)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    counts = [int(line.partition("threads=")[2]) for line in done.stdout.splitlines() if "threads=" in line]
-    assert counts == [3, 3, 1, 1, 2, 2, 3, 3]  # two operators a run
+    assert counted(tmp_path, script) == [3, 3, 1, 1, 2, 2, 3, 3]
+
+
+def test_a_run_under_way_is_waited_for(tmp_path):
+    """Each run takes some tenths of a second; the change that comes in the middle is for the next one."""
+    script = """
+ended = []
+def work():
+    method.execute(case.inputs)
+    ended.append(time.monotonic())
+thread = threading.Thread(target=work)
+thread.start()
+time.sleep(0.1)
+assert not ended
+et_cffi.set_num_threads(1)
+changed = time.monotonic()
+thread.join()
+assert ended and changed >= ended[0] - 0.05, (changed, ended)
+method.execute(case.inputs)
+"""
+    assert counted(tmp_path, script) == [3, 3, 1, 1]
 
 
 @pytest.mark.parametrize("name", ["conv_xnnpack", "mlp_dynamic"])

@@ -24,7 +24,7 @@ Tensor &count(KernelRuntimeContext &, const Tensor &, Tensor &out) {
   std::set<std::thread::id> seen;
   executorch::extension::parallel_for(0, 64, 1, [&](int64_t, int64_t) {
     // Long enough for every thread to get a part.
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
     std::lock_guard<std::mutex> lock(mutex);
     seen.insert(std::this_thread::get_id());
   });
