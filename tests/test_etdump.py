@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import model_index
 import native_build
@@ -13,6 +14,9 @@ import numpy
 import pytest
 
 from et_cffi import Runtime, errors, etdump
+
+# Children start here and not in the source tree, whose et_cffi may be one that is not built.
+HERE = Path(__file__).resolve().parent
 
 
 def traced(name, debug_buffer_size=0):
@@ -165,7 +169,7 @@ spans = sorted((min(e.start for e in run.events), max(e.end for e in run.events)
 assert spans[0][1] <= spans[1][0], spans
 """
     arguments = [model_index.DIRECTORY.parent, library, tmp_path / "a"]
-    subprocess.run([sys.executable, "-c", script, *map(str, arguments)], check=True)
+    subprocess.run([sys.executable, "-c", script, *map(str, arguments)], check=True, cwd=HERE)
 
 
 def test_what_is_no_etdump(tmp_path):
@@ -202,5 +206,5 @@ def test_without_flatbuffers():
         "    try: read(b'')\n"
         "    except ModuleNotFoundError as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True, cwd=HERE)
     assert done.stdout.count("pip install et_cffi[devtools]") == 2

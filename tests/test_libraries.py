@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import model_index
 import native_build
@@ -11,6 +12,9 @@ import pytest
 
 import et_cffi
 from et_cffi import Runtime, errors
+
+# Children start here and not in the source tree, whose et_cffi may be one that is not built.
+HERE = Path(__file__).resolve().parent
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +27,7 @@ def built(tmp_path_factory):
 def run(script: str, *arguments: object) -> str:
     """In a process of its own: what is registered stays registered."""
     command = [sys.executable, "-c", script, str(model_index.DIRECTORY.parent), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -36,6 +36,7 @@ def child(*arguments: object, **environment: str) -> str:
         capture_output=True,
         text=True,
         check=False,
+        cwd=HERE,
         env={**os.environ, **environment},
     )
     assert done.returncode == 0, f"{done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}"

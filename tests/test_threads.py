@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import model_index
 import native_build
@@ -15,6 +16,9 @@ import pytest
 
 import et_cffi
 from et_cffi import Runtime, errors, portable_lib
+
+# Children start here and not in the source tree, whose et_cffi may be one that is not built.
+HERE = Path(__file__).resolve().parent
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +62,9 @@ def test_more_threads_than_ever_are_refused_while_a_delegate_holds_the_pool():
 
 def test_it_begins_as_the_number_of_processors():
     script = "import et_cffi; print(et_cffi.num_threads())"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=HERE
+    )
     assert 1 <= int(done.stdout) <= (os.cpu_count() or 1)
 
 
@@ -79,7 +85,7 @@ def counted(directory, script):
     """How many threads each operator of each run used; there are two operators in a run."""
     library = native_build.build("count_threads.cpp", directory, sys.executable, "-lexecutorch_threadpool")
     command = [sys.executable, "-c", COUNTING + script, str(model_index.DIRECTORY.parent), str(library)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=HERE)
     return [int(line.partition("threads=")[2]) for line in done.stdout.splitlines() if "threads=" in line]
 
 
@@ -111,6 +117,30 @@ assert ended and changed >= ended[0] - 0.05, (changed, ended)
 method.execute(case.inputs)
 """
     assert counted(tmp_path, script) == [3, 3, 1, 1]
+
+
+def test_runs_that_never_pause_do_not_keep_a_change_waiting(tmp_path):
+    """Two methods in turn, so that one of them is always running: new runs are held back for the change."""
+    script = """
+et_cffi.set_num_threads(2)
+methods, stop = [method, program.load_method("forward")], threading.Event()
+def work(index):
+    time.sleep(0.15 * index)
+    while not stop.is_set():
+        methods[index].execute(case.inputs)
+threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
+timer = threading.Timer(5, stop.set)
+for thread in [*threads, timer]: thread.start()
+time.sleep(0.5)
+begun = time.monotonic()
+et_cffi.set_num_threads(1)
+waited = time.monotonic() - begun
+assert not stop.is_set(), waited
+stop.set()
+timer.cancel()
+for thread in threads: thread.join()
+"""
+    assert set(counted(tmp_path, script)) >= {2}
 
 
 @pytest.mark.parametrize("name", ["conv_xnnpack", "mlp_dynamic"])
