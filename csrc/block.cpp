@@ -42,9 +42,10 @@ Ref<etcffi_block> etcffi_block::allocate(size_t nbytes, Device device) {
   } else {
     runtime::DeviceAllocator *allocator = runtime::get_device_allocator(device.type());
     if (allocator == nullptr) {
-      etcffi::fail(ETCFFI_BadDevice, "no allocator is registered for " +
-                                         etcffi::describe(etcffi::to_c(device)) +
-                                         "; load the library that brings it (Runtime.load_library)");
+      etcffi::fail(ETCFFI_BadDevice,
+                   "cannot allocate on device " + etcffi::describe(etcffi::to_c(device)) +
+                       ": no allocator is registered for it; load the library that brings one "
+                       "(Runtime.load_library)");
     }
     auto result = allocator->allocate(nbytes == 0 ? 1 : nbytes, device.index());
     etcffi::check(result.error(), "allocating " + std::to_string(nbytes) + " bytes on " +
@@ -52,6 +53,12 @@ Ref<etcffi_block> etcffi_block::allocate(size_t nbytes, Device device) {
     allocation = data = result.get();
   }
   return Ref<etcffi_block>::adopt(new etcffi_block(allocation, data, nbytes, device));
+}
+
+Ref<etcffi_block> etcffi_block::borrow(void *data, size_t nbytes) {
+  auto block = Ref<etcffi_block>::adopt(new etcffi_block(nullptr, data, nbytes, etcffi::DeviceType::CPU));
+  block->borrowed_ = true;
+  return block;
 }
 
 etcffi_block::~etcffi_block() {
@@ -73,5 +80,5 @@ size_t etcffi_block::readable_from(const void *address) const noexcept {
     return 0;
   }
   const size_t offset = reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(data_);
-  return nbytes_ - offset + (device_.is_cpu() ? kRoom : 0);
+  return nbytes_ - offset + (device_.is_cpu() && !borrowed_ ? kRoom : 0);
 }

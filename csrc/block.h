@@ -31,6 +31,10 @@ struct etcffi_block final : etcffi::Counted {
   // DeviceAllocator registered for the device.
   static etcffi::Ref<etcffi_block> allocate(size_t nbytes, etcffi::Device device);
 
+  // Host memory that stays its caller's, who keeps it as long as anything refers to the block.
+  static etcffi::Ref<etcffi_block> borrow(void *data, size_t nbytes);
+  bool borrowed() const noexcept { return borrowed_; }
+
   static constexpr size_t kAlignment = 64;
   static constexpr size_t kRoom = 64;
 
@@ -51,4 +55,5 @@ private:
   void *data_;
   size_t nbytes_;
   etcffi::Device device_;
+  bool borrowed_ = false;
 };

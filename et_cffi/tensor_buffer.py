@@ -43,7 +43,8 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
     (`torch.from_dlpack(buffer)`). The memory lives as long as the buffer or anything made of it.
     """
 
-    __slots__ = ("__weakref__",)
+    # _keeps: the caller's planned memory, where this may be lent out of it.
+    __slots__ = ("__weakref__", "_keeps")
 
     def __init__(self) -> None:
         raise TypeError("a TensorBuffer is what a method returns; it is not made from Python")
@@ -149,6 +150,14 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
         if stream is not None:
             raise DeviceError("memory on the host has no stream; pass stream=None")
         tensor, flags = self._tensor, 0
+        if lib.etcffi_tensor_is_borrowed(tensor):
+            # The caller's own memory (load_method's planned_memory), which a capsule could outlive.
+            if copy is False:
+                raise DeviceError(
+                    "the memory is a buffer of planned_memory, which DLPack cannot keep alive; read the "
+                    "buffer itself, or take a copy"
+                )
+            copy = True
         if copy:
             made = ffi.new("etcffi_tensor **")
             check(lib.etcffi_tensor_clone(tensor, made))
