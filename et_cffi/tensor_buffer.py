@@ -179,7 +179,9 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
             )
 
     def __reduce__(self) -> Any:
-        raise TypeError("a TensorBuffer holds native memory and cannot be copied or pickled; numpy.array copies it")
+        raise TypeError(
+            "a TensorBuffer holds native memory and cannot be copied or pickled; numpy.array copies it"
+        )
 
     def __repr__(self) -> str:
         device = "" if self._memory.device.type == lib.ETCFFI_DeviceType_CPU else f", device={self.device}"
