@@ -126,7 +126,7 @@ class _Walker:
 
 
 def walk(data: bytes) -> tuple[list[Site], dict[str, list[int]]]:
-    """Every site in a program's flatbuffer; and by type where the tables, vectors, strings and vtables are."""
+    """Every site in a program's flatbuffer; and by type where tables, vectors, strings and vtables are."""
     walker = _Walker(data)
     walker.follow(0, "Program", "Program")
     return walker.sites, walker.targets
