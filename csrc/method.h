@@ -89,6 +89,7 @@ private:
   ~etcffi_method() override = default;
 
   void load_method(const char *name, size_t index);
+  void require_allocators(size_t index, const std::string &doing) const;
   void describe_inputs(size_t index);
   void describe_outputs(size_t index);
   void require_usable() const;

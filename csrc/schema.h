@@ -47,6 +47,10 @@ int32_t value_index(const fb::ExecutionPlan *plan, int32_t side, size_t index);
 bool is_dynamic(const fb::Tensor *tensor);
 Device device_of(const fb::Tensor *tensor);
 
+// A tensor that the file brings the bytes of and puts on a device, or NULL. The runtime leaves the bytes in
+// the host's memory and calls it the device's.
+const fb::Tensor *constant_on_device(const fb::ExecutionPlan *plan);
+
 // Whether an input's planned memory is given to another value too, so that a run overwrites the input.
 bool planned_memory_is_reused(const fb::ExecutionPlan *plan, size_t input);
 
