@@ -6,9 +6,15 @@ from typing import Any
 
 from et_cffi._lib import address_of, capsule, cpython, ffi, lib
 from et_cffi._memory import Memory
-from et_cffi.device import Device, DeviceType
+from et_cffi.device import CPU, Device, DeviceType
 from et_cffi.dtypes import DTYPES, ScalarType
 from et_cffi.errors import DeviceError, check
+
+# DLPack's (device type, device id) of the host.
+_DL_HOST = (1, 0)
+# The streams that need nothing done: the array API standard's names for the legacy default stream, which runs
+# after everything that was issued before, and for no ordering at all.
+_ORDERED_STREAMS = (None, 1, -1)
 
 
 class _CffiLender:
@@ -38,7 +44,9 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
     """A tensor's memory, with a shape, a dtype and strides. It holds numbers and does no arithmetic.
 
     `numpy.asarray(buffer)` reads the same memory without a copy, and so does every consumer of DLPack
-    (`torch.from_dlpack(buffer)`). The memory lives as long as the buffer or anything made of it.
+    (`torch.from_dlpack(buffer)`). The memory lives as long as the buffer or anything made of it. Memory on a
+    device is read where it is by consumers of DLPack (`cupy.from_dlpack(buffer)`), and on the host after it
+    was copied there (`buffer.to_host()`).
     """
 
     __slots__ = ("__weakref__",)
@@ -116,6 +124,19 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
 
         return bytes(numpy.asarray(self).tobytes())
 
+    def to_host(self) -> TensorBuffer:
+        """The same tensor in the host's memory: a copy of memory on a device, made by the device's allocator;
+        this buffer itself where it is on the host already.
+
+        Raises:
+            ExecuTorchError: the device's allocator failed.
+        """
+        if self.device == CPU:
+            return self
+        made = ffi.new("etcffi_tensor **")
+        check(lib.etcffi_tensor_to_host(self._tensor, made))
+        return _adopt(made[0])
+
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's (device type, device id): (1, 0) is the host."""
         device = self.device
@@ -132,25 +153,38 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
         """A DLPack capsule over the same memory, as the Python array API standard describes it.
 
         Args:
-            stream: None; the memory is ready to be read.
+            stream: the consumer's stream, as a number, where the memory is on a CUDA device: None or 1 for
+                the legacy default stream, 2 for the default stream of the thread, -1 for no ordering. Work
+                on the legacy default stream comes after the run by itself; for another stream this waits
+                until the memory is written. On the host None.
             max_version: the highest DLPack version the consumer understands; from (1, 0) on it gets a
                 versioned capsule.
-            dl_device: None, or where the memory is.
-            copy: True for a capsule over a copy; False or None for one over this memory.
+            dl_device: None, or where the memory is, or (1, 0) for the host.
+            copy: True for a capsule over a copy, False for none. None copies where dl_device says so.
 
         Raises:
-            DeviceError: another device is asked for, or a stream on the host.
+            DeviceError: another device is asked for, or the host with copy=False; or a stream that is none.
             DtypeError: DLPack has no name for the dtype.
+            ExecuTorchError: a copy was needed and the device's allocator failed.
         """
-        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+        here = self.__dlpack_device__()
+        wanted = here if dl_device is None else tuple(dl_device)
+        if wanted not in (here, _DL_HOST):
             raise DeviceError(f"the memory is on {self.device}, and DLPack device {dl_device} was asked for")
-        if stream is not None:
-            raise DeviceError("memory on the host has no stream; pass stream=None")
+        if wanted != here and copy is False:
+            raise DeviceError(
+                f"the memory is on {self.device}, and to bring it to the host takes a copy, which copy=False "
+                "rules out"
+            )
+        _check_stream(stream, here)
         tensor, flags = self._tensor, 0
-        if copy:
+        if copy or wanted != here:
             made = ffi.new("etcffi_tensor **")
-            check(lib.etcffi_tensor_clone(tensor, made))
+            copy_tensor = lib.etcffi_tensor_clone if wanted == here else lib.etcffi_tensor_to_host
+            check(copy_tensor(tensor, made))
             tensor, flags = ffi.gc(made[0], lib.etcffi_tensor_release), lib.ETCFFI_DLPACK_IS_COPIED
+        elif stream not in _ORDERED_STREAMS:
+            check(lib.etcffi_tensor_synchronize(tensor))
         # The capsule refers to the C tensor and not to this object, so its deleter needs no interpreter.
         if max_version is not None and tuple(max_version) >= (1, 0):
             managed = ffi.new("DLManagedTensorVersioned **")
@@ -164,12 +198,29 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
         if self._memory.device.type != lib.ETCFFI_DeviceType_CPU:
             raise DeviceError(
                 f"the memory is on {self.device}, which the host cannot read: it cannot be {what} without "
-                "being copied to the host first; pass it on through DLPack to keep it where it is"
+                "being copied to the host first (to_host()); pass it on through DLPack to keep it where it is"
             )
 
     def __repr__(self) -> str:
         device = "" if self._memory.device.type == lib.ETCFFI_DeviceType_CPU else f", device={self.device}"
         return f"TensorBuffer(shape={self.shape}, dtype={self.dtype}{device})"
+
+
+def _adopt(tensor: Any) -> TensorBuffer:
+    """The buffer that takes over a reference to a tensor."""
+    buffer: TensorBuffer = TensorBuffer._adopt(address_of(tensor))
+    return buffer
+
+
+def _check_stream(stream: Any, device: tuple[int, int]) -> None:
+    if device == _DL_HOST:
+        if stream is not None:
+            raise DeviceError("memory on the host has no stream; pass stream=None")
+    elif stream is not None and (not isinstance(stream, int) or stream < -1 or stream == 0):
+        raise DeviceError(
+            f"{stream!r} names no CUDA stream: 1 is the legacy default stream, 2 that of the thread, -1 asks "
+            "for no ordering, and any other stream is its handle as a number"
+        )
 
 
 def _wrap(managed: Any, versioned: bool) -> Any:
