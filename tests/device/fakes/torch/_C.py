@@ -1,0 +1,1 @@
+"""Only its presence is asked for."""
