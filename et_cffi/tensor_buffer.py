@@ -177,22 +177,19 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
                 "rules out"
             )
         _check_stream(stream, here)
-        tensor, flags = self._tensor, 0
+        versioned = max_version is not None and tuple(max_version) >= (1, 0)
         if copy or wanted != here:
             made = ffi.new("etcffi_tensor **")
             copy_tensor = lib.etcffi_tensor_clone if wanted == here else lib.etcffi_tensor_to_host
-            check(copy_tensor(tensor, made))
-            tensor, flags = ffi.gc(made[0], lib.etcffi_tensor_release), lib.ETCFFI_DLPACK_IS_COPIED
-        elif stream not in _ORDERED_STREAMS:
-            check(lib.etcffi_tensor_synchronize(tensor))
-        # The capsule refers to the C tensor and not to this object, so its deleter needs no interpreter.
-        if max_version is not None and tuple(max_version) >= (1, 0):
-            managed = ffi.new("DLManagedTensorVersioned **")
-            check(lib.etcffi_tensor_to_dlpack_versioned(tensor, flags, managed))
-            return _wrap(managed[0], True)
-        managed = ffi.new("DLManagedTensor **")
-        check(lib.etcffi_tensor_to_dlpack(tensor, managed))
-        return _wrap(managed[0], False)
+            check(copy_tensor(self._tensor, made))
+            copied = ffi.gc(made[0], lib.etcffi_tensor_release)
+            try:
+                return _capsule_of(copied, versioned, lib.ETCFFI_DLPACK_IS_COPIED)
+            finally:
+                ffi.release(copied)  # the capsule has a reference of its own
+        if stream not in _ORDERED_STREAMS:
+            check(lib.etcffi_tensor_synchronize(self._tensor))
+        return _capsule_of(self._tensor, versioned, 0)
 
     def _require_host(self, what: str) -> None:
         if self._memory.device.type != lib.ETCFFI_DeviceType_CPU:
@@ -221,6 +218,17 @@ def _check_stream(stream: Any, device: tuple[int, int]) -> None:
             f"{stream!r} names no CUDA stream: 1 is the legacy default stream, 2 that of the thread, -1 asks "
             "for no ordering, and any other stream is its handle as a number"
         )
+
+
+def _capsule_of(tensor: Any, versioned: bool, flags: int) -> Any:
+    """A capsule that refers to the C tensor and not to a Python object: its deleter needs no interpreter."""
+    if versioned:
+        managed = ffi.new("DLManagedTensorVersioned **")
+        check(lib.etcffi_tensor_to_dlpack_versioned(tensor, flags, managed))
+    else:
+        managed = ffi.new("DLManagedTensor **")
+        check(lib.etcffi_tensor_to_dlpack(tensor, managed))
+    return _wrap(managed[0], versioned)
 
 
 def _wrap(managed: Any, versioned: bool) -> Any:

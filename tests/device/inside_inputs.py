@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array as arrays
+import gc
 import sys
 import threading
 
@@ -104,6 +105,7 @@ def test_the_storage_is_held_and_not_the_array(device):
     check(device, method.execute(), example())
     # And is, once the inputs were replaced.
     method.set_inputs(others[:2])
+    gc.collect()
     again = [cupy.asarray(numpy.zeros((2, 2), numpy.float32)) for _ in range(2)]
     assert {other.data.ptr for other in again} == taken
 

@@ -89,6 +89,7 @@ def test_a_part_of_a_storage(device):
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_storage_that_is_replaced_is_noticed(device, how, which):
     given = tensors(case("device_add"))
+    taken = given[which].data_ptr()
     method = load("device_add")
     method.set_inputs(given)
     if how == "set_":
@@ -99,6 +100,10 @@ def test_a_storage_that_is_replaced_is_noticed(device, how, which):
     with pytest.raises(MemoryMovedError, match="set the inputs again"):
         method.execute()
     assert device.runs == runs
+    if how == "set_":
+        # The storage that the tensor no longer has is held until then: nobody else is given its memory.
+        others = [torch.from_numpy(numpy.zeros((2, 2), numpy.float32)).cuda() for _ in range(4)]
+        assert taken not in [other.data_ptr() for other in others]
     (result,) = method.execute(tensors(case("device_add")))
     assert numpy.array_equal(result.numpy(), case("device_add").outputs[0])
 

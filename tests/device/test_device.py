@@ -6,6 +6,7 @@ not what other tests expect.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import signal
@@ -136,3 +137,62 @@ def test_the_plugin_for_a_real_gpu_is_built_and_says_that_there_is_none(tmp_path
     done = python("-c", f"import os; os.environ['CUDA_VISIBLE_DEVICES'] = ''\n{code}", built)
     assert done.returncode == 0, done.stderr
     assert "allocating 16 bytes on cuda:0 failed" in done.stdout
+
+
+@pytest.mark.torch
+def test_a_torch_without_the_device(plugin_path):
+    """The real one, which was built for the CPU: it cannot take the memory, so results stay TensorBuffers."""
+    code = (
+        "import sys, numpy, torch, model_index, device_plugin\n"
+        "from et_cffi import Runtime, TensorBuffer\n"
+        "assert not torch.cuda.is_available()\n"
+        "device_plugin.load(sys.argv[1])\n"
+        "case = model_index.cases('device_mixed', 'forward')[0]\n"
+        "method = Runtime.get().load_program(model_index.path('device_mixed')).load_method('forward')\n"
+        "inputs = [torch.from_numpy(value) for value in case.inputs]\n"
+        "there, here = method.execute(inputs)\n"
+        "assert type(there) is TensorBuffer and type(here) is torch.Tensor\n"
+        "assert numpy.array_equal(there.to_host(), case.outputs[0])\n"
+        "assert numpy.array_equal(here, case.outputs[1])\n"
+        "there, here = method.execute([there, there, inputs[2]])\n"
+        "assert numpy.array_equal(there.to_host(), case.outputs[0] * 2)\n"
+    )
+    done = python("-c", code, plugin_path)
+    assert done.returncode == 0, done.stderr
+
+
+# What the stand-in for torch has for itself or for the tests, and torch has not.
+OWN = {"address", "available", "backend", "block", "idx", "index", "negated", "owner", "pool", "streams"}
+# Of a torch with CUDA: the streams of one that was built for the CPU have nothing.
+OWN |= {"cuda_stream"}
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """The methods that a class defines and the attributes that it sets, without what is private to it."""
+    found = {inner.name for inner in ast.walk(node) if isinstance(inner, ast.FunctionDef)}
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
+            found.add(inner.attr)
+    return {name for name in found - OWN if not name.startswith("_") or name.startswith("__dlpack")}
+
+
+@pytest.mark.torch
+def test_the_stand_in_has_torchs_names():
+    import torch
+
+    modules = {
+        "__init__": torch,
+        "cuda/__init__": torch.cuda,
+        "cuda/memory": torch.cuda.memory,
+        "utils/dlpack": torch.utils.dlpack,
+    }
+    compared = 0
+    for file, module in modules.items():
+        for node in ast.parse((HERE / f"fakes/torch/{file}.py").read_text()).body:
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_"):
+                real = getattr(module, node.name)
+                inner = names_in(node) if isinstance(node, ast.ClassDef) else set()
+                assert [name for name in sorted(inner) if not hasattr(real, name)] == [], node.name
+                compared += 1 + len(inner)
+    assert compared > 40
+    assert hasattr(torch.version, "hip")
