@@ -194,5 +194,5 @@ def test_the_stand_in_has_torchs_names():
                 inner = names_in(node) if isinstance(node, ast.ClassDef) else set()
                 assert [name for name in sorted(inner) if not hasattr(real, name)] == [], node.name
                 compared += 1 + len(inner)
-    assert compared > 40
+    assert compared > 30
     assert hasattr(torch.version, "hip")
