@@ -10,6 +10,7 @@
 #include <Python.h>
 
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "et_cffi.h"
@@ -44,14 +45,45 @@ PyAPI_FUNC(void) PyBuffer_Release(Py_buffer *view);
 #define Py_bf_releasebuffer 2
 #endif
 
+typedef struct {
+  void *address;
+  Py_ssize_t length;
+} Place;
+
 /* What holds an input's memory: a buffer, or a result that was passed back in. Who reads the memory: the
    runtime, until the input is replaced. */
 typedef struct {
   PyObject_HEAD
   bool held; /* view is */
   Py_buffer view;
+  Place owner; /* where the memory was that the view's exporter has its own from */
   PyObject *result;
 } Pin;
+
+static PyObject *obj_name, *base_name;
+
+/* Where the memory is that an exporter has its own from: a memoryview what it is of, an array that is a view
+   its base. `own` where it has none. An array is resized by its owner, whatever views of it are lent out. */
+static Place place_of_owner(PyObject *exporter, Place own) {
+  Place place = own;
+  PyObject *lender = exporter;
+  Py_INCREF(lender);
+  for (int depth = 0; depth < 8; ++depth) {
+    PyObject *next = PyObject_GetAttr(lender, PyMemoryView_Check(lender) ? obj_name : base_name);
+    Py_DECREF(lender);
+    lender = next;
+    Py_buffer now;
+    if (lender == NULL || lender == Py_None || PyObject_GetBuffer(lender, &now, PyBUF_FULL_RO) != 0) {
+      PyErr_Clear();
+      break;
+    }
+    place.address = now.buf;
+    place.length = now.len;
+    PyBuffer_Release(&now);
+  }
+  Py_XDECREF(lender);
+  return place;
+}
 
 static void pin_dealloc(PyObject *self) {
   Pin *pin = (Pin *)self;
@@ -104,9 +136,11 @@ static PyObject *pin_moved(PyObject *self, PyObject *Py_UNUSED(none)) {
     PyErr_Clear();
     Py_RETURN_TRUE;
   }
-  bool moved = now.buf != pin->view.buf || now.len != pin->view.len;
+  Place own = {now.buf, now.len};
   PyBuffer_Release(&now);
-  return PyBool_FromLong(moved);
+  Place owner = place_of_owner(pin->view.obj, own);
+  return PyBool_FromLong(own.address != pin->view.buf || own.length != pin->view.len ||
+                         owner.address != pin->owner.address || owner.length != pin->owner.length);
 }
 
 static PyMethodDef pin_methods[] = {
@@ -207,6 +241,8 @@ static PyObject *make_pin(Py_buffer *view, PyObject *result) {
     made->view = *view;
     made->held = true;
     view->obj = NULL;
+    Place own = {made->view.buf, made->view.len};
+    made->owner = place_of_owner(made->view.obj, own);
   }
   return (PyObject *)made;
 }
@@ -280,7 +316,7 @@ static int lender_getbuffer(PyObject *self, Py_buffer *view, int flags) {
   view->len = (Py_ssize_t)memory->nbytes;
   view->itemsize = dtype->itemsize;
   view->readonly = 0;
-  view->ndim = memory->ndim;
+  view->ndim = (flags & PyBUF_ND) != 0 ? memory->ndim : 1; /* without a shape, a flat run of bytes */
   view->format = (flags & PyBUF_FORMAT) != 0 ? (char *)(uintptr_t)format : NULL;
   view->shape = (flags & PyBUF_ND) != 0 ? (Py_ssize_t *)(uintptr_t)memory->sizes : NULL;
   view->strides = strides;
@@ -323,6 +359,12 @@ static PyObject *lender_adopt(PyObject *type, PyObject *address) {
   return lender_new((PyTypeObject *)type, tensor);
 }
 
+static PyObject *lender_refuse_new(PyTypeObject *type, PyObject *Py_UNUSED(args),
+                                   PyObject *Py_UNUSED(kwargs)) {
+  return PyErr_Format(PyExc_TypeError, "%R is what a method returns; it is not made from Python",
+                      (PyObject *)type);
+}
+
 static PyMethodDef lender_methods[] = {
     {"_adopt", lender_adopt, METH_O | METH_CLASS, adopt_doc},
     {NULL, NULL, 0, NULL},
@@ -330,6 +372,7 @@ static PyMethodDef lender_methods[] = {
 
 static PyType_Slot lender_slots[] = {
     {Py_tp_dealloc, (void *)lender_dealloc},
+    {Py_tp_new, (void *)lender_refuse_new},
     {Py_bf_getbuffer, (void *)lender_getbuffer},
     {Py_bf_releasebuffer, (void *)lender_releasebuffer},
     {Py_tp_getset, lender_getset},
@@ -362,9 +405,9 @@ typedef struct {
 static void runner_dealloc(PyObject *self) {
   Runner *runner = (Runner *)self;
   PyTypeObject *type = Py_TYPE(self);
-  PyMem_Free(runner->inputs);
-  PyMem_Free(runner->outputs);
-  PyMem_Free(runner->views);
+  free(runner->inputs);
+  free(runner->outputs);
+  free(runner->views);
   Py_XDECREF((PyObject *)runner->result_type);
   freefunc free_slot = (freefunc)PyType_GetSlot(type, Py_tp_free);
   free_slot(self);
@@ -388,9 +431,9 @@ static PyObject *runner_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
   runner->result_type = (PyTypeObject *)result_type;
   runner->num_inputs = num_inputs;
   runner->num_outputs = num_outputs;
-  runner->inputs = PyMem_Calloc((size_t)num_inputs + 1, sizeof(etcffi_value));
-  runner->outputs = PyMem_Calloc((size_t)num_outputs + 1, sizeof(etcffi_value));
-  runner->views = PyMem_Calloc((size_t)num_inputs + 1, sizeof(Py_buffer));
+  runner->inputs = calloc((size_t)num_inputs + 1, sizeof(etcffi_value));
+  runner->outputs = calloc((size_t)num_outputs + 1, sizeof(etcffi_value));
+  runner->views = calloc((size_t)num_inputs + 1, sizeof(Py_buffer));
   if (runner->inputs == NULL || runner->outputs == NULL || runner->views == NULL) {
     Py_DECREF(runner);
     return PyErr_NoMemory();
@@ -418,7 +461,8 @@ static bool describe_item(Runner *runner, Py_ssize_t index, PyObject *source) {
     view->obj = NULL;
     return false;
   }
-  return describe(view, value);
+  /* A class with a __buffer__ of its own runs code that may move the inputs before it: not plain. */
+  return view->obj == source && describe(view, value);
 }
 
 static void release_views(Runner *runner) {
@@ -478,8 +522,9 @@ static PyObject *runner_run(PyObject *self, PyObject *args) {
   if (!PyArg_ParseTuple(args, "Op:run", &inputs, &clone)) {
     return NULL;
   }
-  bool is_list = PyList_Check(inputs);
-  if (runner->running || (!is_list && !PyTuple_Check(inputs)) ||
+  /* Exactly these: a class of somebody's own may give other items than it has, or never end. */
+  bool is_list = PyList_CheckExact(inputs);
+  if (runner->running || (!is_list && !PyTuple_CheckExact(inputs)) ||
       (is_list ? PyList_Size(inputs) : PyTuple_Size(inputs)) != runner->num_inputs) {
     Py_RETURN_NONE;
   }
@@ -552,8 +597,10 @@ static int add_type(PyObject *module, const char *name, PyObject *type) {
 }
 
 static int execute(PyObject *module) {
+  obj_name = PyUnicode_InternFromString("obj");
+  base_name = PyUnicode_InternFromString("base");
   pin_type = PyType_FromSpec(&pin_spec);
-  if (pin_type == NULL) {
+  if (obj_name == NULL || base_name == NULL || pin_type == NULL) {
     return -1;
   }
   Py_INCREF(pin_type);

@@ -25,6 +25,8 @@ struct InputSlot {
   Ref<etcffi_block> copy;
   // The block of this library that the input points into, on a device. Who reads it: the runtime, likewise.
   Ref<etcffi_block> pointed_into;
+  // Whether the input being set is in `copy` already.
+  bool copied = false;
 };
 
 // Fails, naming the input and what to do, where `value` is not what the slot takes. On success a tensor's

@@ -7,6 +7,8 @@
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/core/exec_aten/exec_aten.h>
 #include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
+#include <executorch/runtime/core/named_data_map.h>
+#include <executorch/runtime/platform/log.h>
 
 #include "dtype.h"
 #include "status.h"
@@ -142,6 +144,30 @@ void fail_for_what_is_missing(const fb::ExecutionPlan *plan, const std::string &
   }
 }
 
+// The data files of a program that was given none. The runtime takes a null pointer for that too, but a
+// backend that looks for its weights there (XNNPACK) does not ask whether it is one.
+class NoDataFiles final : public runtime::NamedDataMap {
+public:
+  runtime::Result<const runtime::TensorLayout> get_tensor_layout(std::string_view key) const override {
+    return missing(key);
+  }
+  runtime::Result<runtime::FreeableBuffer> get_data(std::string_view key) const override {
+    return missing(key);
+  }
+  runtime::Error load_data_into(std::string_view key, void *, size_t) const override { return missing(key); }
+  runtime::Result<uint32_t> get_num_keys() const override { return 0; }
+  runtime::Result<const char *> get_key(uint32_t) const override { return runtime::Error::NotFound; }
+
+private:
+  static runtime::Error missing(std::string_view key) {
+    ET_LOG(Error, "'%.*s' is not in the program, but in a data file (.ptd), and none was given",
+           static_cast<int>(key.size()), key.data());
+    return runtime::Error::NotFound;
+  }
+};
+
+const NoDataFiles no_data_files;
+
 } // namespace
 
 Ref<etcffi_method> etcffi_method::load(etcffi_program *program, const char *name) {
@@ -155,6 +181,7 @@ Ref<etcffi_method> etcffi_method::load(etcffi_program *program, const char *name
 
 void etcffi_method::load_method(const char *name, size_t index) {
   const std::string doing = std::string("loading the method '") + name + "'";
+  program_->check_delegates(index);
   const runtime::MethodMeta meta = program_->meta(index);
   require_allocators(index, doing);
   if (const fb::Tensor *constant = constant_on_device(program_->plan(index))) {
@@ -186,7 +213,10 @@ void etcffi_method::load_method(const char *name, size_t index) {
     planned_memory_.emplace(spans, runtime::Span<const Device>(devices_.data(), devices_.size()));
   }
   memory_manager_.emplace(&method_allocator_, &*planned_memory_, &temp_allocator_);
-  auto method = program_->program().load_method(name, &*memory_manager_, event_tracer_.get());
+  // Beside weights with names in the program itself, the runtime would merge the two, which takes time.
+  const bool has_named_data = program_->program().get_named_data_map().ok();
+  auto method = program_->program().load_method(name, &*memory_manager_, event_tracer_.get(),
+                                                has_named_data ? nullptr : &no_data_files);
   if (!method.ok()) {
     fail_for_what_is_missing(program_->plan(index), doing);
     check(method.error(), doing);
@@ -251,7 +281,8 @@ void etcffi_method::describe_outputs(size_t index) {
     OutputSlot &slot = outputs_[i];
     const EValue &value = method_->get_output(i);
     slot.label = "output " + std::to_string(i);
-    if (!value.isTensor()) {
+    slot.is_tensor = value.isTensor();
+    if (!slot.is_tensor) {
       continue;
     }
     const etcffi_tensor_info info = program_->tensor_info(index, ETCFFI_OUTPUT, i);
@@ -320,12 +351,26 @@ void etcffi_method::set_inputs(etcffi_value *values, size_t count) {
     values[i].pointed_at = 0;
     check_input(inputs_[i], values[i]);
   }
+  // Before any is installed: that may write where the memory of one that is lent is.
+  for (size_t i = 0; i < count; ++i) {
+    inputs_[i].copied = values[i].tag == ETCFFI_Tag_Tensor && is_lent(values[i].memory);
+    if (inputs_[i].copied) {
+      copy_of(inputs_[i], values[i].memory, element_bytes(values[i].memory));
+    }
+  }
   // The runtime takes them one by one and may refuse any, which leaves some of this set and some of the
   // last installed: state_ stays at kRefused until all are in.
   for (size_t i = 0; i < count; ++i) {
     install(i, values[i]);
   }
   state_ = Inputs::kSet;
+}
+
+// Whether memory is in what this method lends out (get_outputs without clone): the method writes there.
+bool etcffi_method::is_lent(const etcffi_memory &memory) const {
+  return std::any_of(planned_.begin(), planned_.end(), [&](const Ref<etcffi_block> &block) {
+    return block->device() == from_c(memory.device) && block->contains(memory.data, 0);
+  });
 }
 
 void etcffi_method::install(size_t index, etcffi_value &value) {
@@ -364,10 +409,12 @@ void etcffi_method::install(size_t index, etcffi_value &value) {
   // and only resizes its own and notes that the input is set; so that is what it is given for a device.
   const bool planned_on_device = planned && !device.is_cpu();
   Ref<etcffi_block> block = device_block_of(memory, nbytes);
-  const bool pointed_at = may_point_at(slot, memory, nbytes, block.get());
+  const bool pointed_at = !slot.copied && may_point_at(slot, memory, nbytes, block.get());
   void *data = memory.data;
   if (planned_on_device) {
     data = nullptr;
+  } else if (slot.copied) {
+    data = slot.copy->data();
   } else if (!pointed_at && (!planned || data == nullptr)) {
     data = copy_of(slot, memory, nbytes);
   }
@@ -379,7 +426,11 @@ void etcffi_method::install(size_t index, etcffi_value &value) {
   slot.pointed_into = pointed_at ? std::move(block) : Ref<etcffi_block>();
   if (planned_on_device) {
     void *own = input_value(*method_, index).toTensor().mutable_data_ptr();
-    copy_bytes(own, device, memory.data, from_c(memory.device), nbytes);
+    if (slot.copied) {
+      copy_bytes(own, device, slot.copy->data(), device, nbytes);
+    } else {
+      copy_bytes(own, device, memory.data, from_c(memory.device), nbytes);
+    }
   }
 }
 
@@ -467,6 +518,12 @@ template <typename List> void etcffi_method::write_items(const List &list, bool 
 
 void etcffi_method::write_value(const EValue &value, bool clone, OutputSlot &slot, etcffi_value &out) {
   out.tag = static_cast<int32_t>(value.tag);
+  // A run may overwrite any value with one of another kind; callers know what to do with a tensor's tag only
+  // where the file promised a tensor.
+  if (value.isTensor() != slot.is_tensor) {
+    fail(ETCFFI_BadKind, slot.label + (slot.is_tensor ? " is no tensor any more" : " has become a tensor") +
+                             ": the method replaced it");
+  }
   switch (value.tag) {
   case runtime::Tag::None:
     break;

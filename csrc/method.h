@@ -26,6 +26,7 @@ namespace etcffi {
 
 struct OutputSlot {
   std::string label; // "output 0"
+  bool is_tensor = false;
   size_t nbytes = 0; // of a tensor, at its largest shape
   Device device = DeviceType::CPU;
   // A tensor without planned memory, which is no input and no earlier output either: giving an output that
@@ -94,6 +95,7 @@ private:
   void describe_outputs(size_t index);
   void require_usable() const;
   void require_inputs() const;
+  bool is_lent(const etcffi_memory &memory) const;
   void install(size_t index, etcffi_value &value);
   void give(size_t index, const executorch::runtime::EValue &value);
   etcffi::Ref<etcffi_tensor> make_result(const executorch::aten::Tensor &tensor, bool clone,

@@ -9,6 +9,8 @@
 
 #include "schema/program_generated.h"
 #include "status.h"
+#include "validate.h"
+#include "xnnpack.h"
 
 namespace runtime = executorch::runtime;
 namespace extension = executorch::extension;
@@ -72,15 +74,37 @@ void etcffi_program::load(int32_t verification) {
   auto flatbuffer = loader_->load(0, extent.flatbuffer, program_segment);
   check(flatbuffer.error(), "reading " + what_);
   flatbuffer_.emplace(std::move(flatbuffer.get()));
-  const fb::Program *parsed =
-      verify(static_cast<const uint8_t *>(flatbuffer_->data()), flatbuffer_->size(), what_);
+  parsed_ = verify(static_cast<const uint8_t *>(flatbuffer_->data()), flatbuffer_->size(), what_);
+  segments_at_ = extent.segments_at;
+  check_segments(parsed_, extent, size.get(), what_);
+  validate(parsed_, extent, what_);
   auto program = Program::load(loader_.get(), static_cast<Program::Verification>(verification));
   check(program.error(), "loading " + what_);
   program_.emplace(std::move(program.get()));
-  if (parsed->execution_plan() != nullptr) {
-    for (const auto *plan : *parsed->execution_plan()) {
-      plans_.push_back(plan);
+  for (const auto *plan : *parsed_->execution_plan()) {
+    plans_.push_back(plan);
+  }
+}
+
+void etcffi_program::check_delegates(size_t method) const {
+  const auto *delegates = plan(method)->delegates();
+  for (size_t i = 0; i < delegates->size(); ++i) {
+    const auto *delegate = delegates->Get(static_cast<flatbuffers::uoffset_t>(i));
+    // The only backend that is brought along, and whose data is known.
+    if (delegate->id()->string_view() != "XnnpackBackend") {
+      continue;
     }
+    const uint32_t index = delegate->processed()->index();
+    if (delegate->processed()->location() == fb::DataLocation::INLINE) {
+      const auto *data = parsed_->backend_delegate_data()->Get(index)->data();
+      check_xnnpack(parsed_, plan(method), i, data->data(), data->size(), what_);
+      continue;
+    }
+    const auto *segment = parsed_->segments()->Get(index);
+    const DataLoader::SegmentInfo kind(DataLoader::SegmentInfo::Type::Backend, index);
+    auto data = loader_->load(segments_at_ + segment->offset(), segment->size(), kind);
+    check(data.error(), "reading the data of a delegate of " + what_);
+    check_xnnpack(parsed_, plan(method), i, static_cast<const uint8_t *>(data->data()), data->size(), what_);
   }
 }
 

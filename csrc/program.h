@@ -30,6 +30,8 @@ struct etcffi_program final : etcffi::Counted {
   size_t find_method(const char *name) const;
   executorch::runtime::MethodMeta meta(size_t method) const;
   etcffi_tensor_info tensor_info(size_t method, int32_t side, size_t index) const;
+  // Fails with ETCFFI_BadFile where the data of one of a method's delegates does not belong to the program.
+  void check_delegates(size_t method) const;
 
 private:
   explicit etcffi_program(std::string what) : what_(std::move(what)) {}
@@ -41,6 +43,8 @@ private:
   std::vector<uint8_t> copied_;
   std::unique_ptr<executorch::runtime::DataLoader> loader_;
   std::optional<executorch::runtime::FreeableBuffer> flatbuffer_;
+  const etcffi::fb::Program *parsed_ = nullptr;
+  uint64_t segments_at_ = 0;
   std::vector<const etcffi::fb::ExecutionPlan *> plans_;
   std::optional<executorch::runtime::Program> program_;
 };

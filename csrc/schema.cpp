@@ -92,7 +92,7 @@ FileExtent check_head(const uint8_t *head, size_t head_size, uint64_t file_size,
     fail(ETCFFI_BadFile, truncated + "at least " + std::to_string(kHeadBytes));
   }
   if (std::memcmp(head + kHeaderOffset, kHeaderMagic, 4) != 0) {
-    return {file_size, file_size};
+    return {file_size, file_size, 0};
   }
   const uint64_t length = little_endian(head + kHeaderOffset + 4, 4);
   if (length < kShortHeader) {
@@ -115,7 +115,7 @@ FileExtent check_head(const uint8_t *head, size_t head_size, uint64_t file_size,
   if (flatbuffer < kHeadBytes) {
     fail(ETCFFI_BadFile, what + " is damaged: its header states sizes that cannot be");
   }
-  return {flatbuffer, whole};
+  return {flatbuffer, whole, segments_at};
 }
 
 const fb::Program *verify(const uint8_t *flatbuffer, size_t size, const std::string &what) {
@@ -128,6 +128,22 @@ const fb::Program *verify(const uint8_t *flatbuffer, size_t size, const std::str
     fail(ETCFFI_BadFile, what + " is truncated or damaged: its flatbuffer does not verify");
   }
   return fb::GetProgram(flatbuffer);
+}
+
+void check_segments(const fb::Program *program, const FileExtent &extent, uint64_t file_size,
+                    const std::string &what) {
+  if (program->segments() == nullptr) {
+    return;
+  }
+  for (const auto *segment : *program->segments()) {
+    uint64_t end = extent.segments_at;
+    // Some files list segments of no bytes that stand nowhere.
+    if (segment->size() > 0 &&
+        (extent.segments_at < extent.flatbuffer || __builtin_add_overflow(end, segment->offset(), &end) ||
+         __builtin_add_overflow(end, segment->size(), &end) || end > file_size)) {
+      fail(ETCFFI_BadFile, what + " is truncated or damaged: a segment of it lies outside of the file");
+    }
+  }
 }
 
 int32_t value_index(const fb::ExecutionPlan *plan, int32_t side, size_t index) {

@@ -26,6 +26,7 @@ namespace fb = executorch_flatbuffer;
 struct FileExtent {
   uint64_t flatbuffer;
   uint64_t whole;
+  uint64_t segments_at; // 0: the header names no segments
 };
 
 constexpr size_t kHeadBytes = 64;
@@ -36,6 +37,9 @@ FileExtent check_head(const uint8_t *head, size_t head_size, uint64_t file_size,
 
 // Fails with ETCFFI_BadFile where an offset or a length in the flatbuffer leads outside of it.
 const fb::Program *verify(const uint8_t *flatbuffer, size_t size, const std::string &what);
+// The same, where a segment that the flatbuffer names is not in the file behind it.
+void check_segments(const fb::Program *program, const FileExtent &extent, uint64_t file_size,
+                    const std::string &what);
 
 // The value behind a method's input or output, or NULL where the index is off.
 const fb::EValue *value_of(const fb::ExecutionPlan *plan, int32_t side, size_t index);

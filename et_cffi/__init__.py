@@ -19,6 +19,7 @@ from et_cffi.errors import ExecuTorchError
 from et_cffi.layout import lay_out
 from et_cffi.metadata import MethodMeta, TensorInfo
 from et_cffi.method import Method
+from et_cffi.method_pool import MethodPool
 from et_cffi.program import Program, Verification
 from et_cffi.runtime import BackendRegistry, OperatorRegistry, Runtime
 from et_cffi.tensor_buffer import TensorBuffer
@@ -35,6 +36,7 @@ __all__ = [
     "ExecuTorchError",
     "Method",
     "MethodMeta",
+    "MethodPool",
     "OperatorRegistry",
     "Program",
     "Runtime",

@@ -30,20 +30,17 @@ class Anchor(NamedTuple):
     Attributes:
         storage: what is to be held.
         readable: the bytes from the array's first element to the storage's end.
-        locate: where the memory is now, and how much of it, to be compared with the answer before.
+        locate: says where the memory is now, and how much of it, to be compared with the answer before.
     """
 
     storage: Any
     readable: int
-    locate: Callable[[], tuple[int, int]]
+    locate: Callable[[], object]
 
 
-def anchor_of(source: Any) -> Anchor | None:
-    """The anchor of an array on a device, or None where it is of no allocator on the list."""
-    return _of_cupy(source) or _of_torch(source)
-
-
-def _of_cupy(array: Any) -> Anchor | None:
+def anchor_of(array: Any) -> Anchor | None:
+    """The anchor of an array on a device, or None where it is of no allocator on the list. (torch's tensors
+    have their own way in, which asks `anchor_in_torch`.)"""
     cupy, memory = sys.modules.get("cupy"), sys.modules.get("cupy.cuda.memory")
     # The classes themselves are asked: any object can carry a name. Neither is imported to find out.
     if cupy is None or memory is None or cupy.ndarray not in type(array).__mro__:
@@ -52,23 +49,15 @@ def _of_cupy(array: Any) -> Anchor | None:
     if type(block) is not memory.PooledMemory or not block.ptr:
         return None
 
-    def locate() -> tuple[int, int]:
+    def locate() -> object:
         # `free()` leaves the array's own pointer as it was, and the block's at 0.
-        return (array.data.ptr, block.size) if array.data.mem is block and block.ptr else (0, 0)
+        return array.data.ptr, array.data.mem is block, block.ptr, block.size
 
     return Anchor(block, block.size - (array.data.ptr - block.ptr), locate)
 
 
-def _of_torch(source: Any) -> Anchor | None:
-    torch = sys.modules.get("torch")
-    tensor = getattr(torch, "Tensor", None)
-    if torch is None or tensor is None or tensor not in type(source).__mro__:
-        return None
-    storage = tensor.untyped_storage(source)
+def anchor_in_torch(torch: Any, storage: Any, readable: int, locate: Callable[[], object]) -> Anchor | None:
+    """The anchor of a torch tensor on a CUDA device, or None where its storage is of another allocator."""
     if not storage.resizable() or torch.cuda.memory.get_allocator_backend() != "native":
         return None
-
-    def locate() -> tuple[int, int]:
-        return tensor.data_ptr(source), tensor.untyped_storage(source).nbytes()
-
-    return Anchor(storage, storage.nbytes() - (tensor.data_ptr(source) - storage.data_ptr()), locate)
+    return Anchor(storage, readable, locate)

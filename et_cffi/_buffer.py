@@ -77,6 +77,7 @@ def _describe_view(view: memoryview, info: TensorInfo, scalar_type: ScalarType |
                 "contiguous first"
             )
         strides = tuple(stride // itemsize for stride in strides)
+    can_be_located = view.obj is not None and is_buffer(view.obj)
     return Memory(
         _address(view),
         view.nbytes,
@@ -86,8 +87,8 @@ def _describe_view(view: memoryview, info: TensorInfo, scalar_type: ScalarType |
         view,
         # A read-only buffer stays put too, but a kernel may write to its input, and Python shares
         # immutable objects: writing into one would reach whoever else holds it.
-        pinned=not view.readonly and view.obj is not None,
-        locate=lambda: _locate(view),
+        pinned=not view.readonly and can_be_located,
+        locate=(lambda: _locate(view)) if can_be_located else None,
         release_owner=view.release,
     )
 
@@ -117,14 +118,30 @@ def _address(view: memoryview) -> int:
     return int(numpy.asarray(view).__array_interface__["data"][0])
 
 
-def _locate(held: memoryview) -> tuple[int, int]:
+def _locate(held: memoryview) -> list[tuple[int, int]]:
     """Where the memory of a view's exporter is now, and how much there is.
 
     The protocol says that it stays while a view of it is held, but numpy's resize(refcheck=False) moves it
-    all the same, so what was pointed at is asked again before each run.
+    all the same, so what was pointed at is asked again before each run. An array may be a view of another,
+    which may be the one that is resized.
     """
-    with memoryview(held.obj) as view:
-        return _address(view), view.nbytes
+    exporter = held.obj
+    with memoryview(exporter) as view:
+        places = [(_address(view), view.nbytes)]
+    lender = _lender_of(exporter)
+    while lender is not None:
+        if not isinstance(lender, memoryview) and isinstance(lender, sys.modules["numpy"].ndarray):
+            places.append((lender.__array_interface__["data"][0], lender.nbytes))
+        lender = _lender_of(lender)
+    return places
+
+
+def _lender_of(exporter: Any) -> Any:
+    """Whom an exporter has its memory from in its turn, or None, as far as can be told."""
+    if isinstance(exporter, memoryview):
+        return exporter.obj
+    numpy = sys.modules.get("numpy")
+    return exporter.base if numpy is not None and isinstance(exporter, numpy.ndarray) else None
 
 
 def is_buffer(source: Any) -> bool:
@@ -136,6 +153,22 @@ def is_buffer(source: Any) -> bool:
     except (ValueError, BufferError):
         return True
     return True
+
+
+def may_change(view: memoryview) -> bool:
+    """Whether somebody may write to a view's memory: through it, or as one of those that lent it."""
+    if not view.readonly:
+        return True
+    lender = view.obj
+    while lender is not None:
+        try:
+            with memoryview(lender) as lent:
+                if not lent.readonly:
+                    return True
+        except (TypeError, ValueError, BufferError):
+            return True  # no saying what it is
+        lender = _lender_of(lender)
+    return False
 
 
 def bytes_of(source: Any) -> memoryview:

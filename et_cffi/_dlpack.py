@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from et_cffi._borrow import anchor_of
+from et_cffi._borrow import Anchor, anchor_of
+from et_cffi._destructor import Destructor
 from et_cffi._lib import address_of, capsule, ffi, lib
 from et_cffi._memory import Memory
 from et_cffi.device import CPU, Device, DeviceType
@@ -21,14 +22,25 @@ _MAX_VERSION = (lib.ETCFFI_DLPACK_MAJOR, lib.ETCFFI_DLPACK_MINOR)
 _DEFAULT_STREAM = 1
 
 
-def describe_dlpack(source: Any, owner: Any = None) -> Memory | None:
+def describe_dlpack(source: Any) -> Memory | None:
     """The memory of a DLPack producer, or None for an object that is none.
+
+    Raises:
+        ExecuTorchError: as `claim_dlpack`.
+    """
+    if getattr(type(source), "__dlpack__", None) is None:
+        return None
+    return claim_dlpack(source, None)
+
+
+def claim_dlpack(source: Any, anchor: Anchor | None) -> Memory:
+    """The memory of a DLPack producer.
 
     The capsule is claimed, so its deleter is called exactly once: when the description is released.
 
     Args:
         source: the producer.
-        owner: the array that `source` was made from, where that is another one: it is what is borrowed from.
+        anchor: what keeps its memory on a device in place, where the caller knows.
 
     Raises:
         DeviceError: it is on a device that the runtime cannot name, and `__dlpack__` is then not called; or
@@ -36,8 +48,6 @@ def describe_dlpack(source: Any, owner: Any = None) -> Memory | None:
         DtypeError, ShapeError: it has a dtype or a shape that the runtime cannot describe.
         InputKindError: what it hands over is no DLPack capsule, or one that was consumed.
     """
-    if getattr(type(source), "__dlpack__", None) is None:
-        return None
     said = _device_of(source)
     made = _produce(source, {"stream": _DEFAULT_STREAM} if said and said.type is DeviceType.CUDA else {})
     try:
@@ -46,11 +56,35 @@ def describe_dlpack(source: Any, owner: Any = None) -> Memory | None:
         raise InputKindError(f"its __dlpack__ handed over nothing that can be claimed: {error}") from error
     # From here on the memory is ours to give back. Who reads it: the runtime, until the input is replaced.
     if versioned:
-        managed = ffi.gc(ffi.cast("DLManagedTensorVersioned *", address), lib.etcffi_dlpack_release_versioned)
+        destructor = Destructor(lib.etcffi_dlpack_release_versioned)
+        managed = ffi.gc(ffi.cast("DLManagedTensorVersioned *", address), destructor)
     else:
-        managed = ffi.gc(ffi.cast("DLManagedTensor *", address), lib.etcffi_dlpack_release)
+        destructor = Destructor(lib.etcffi_dlpack_release)
+        managed = ffi.gc(ffi.cast("DLManagedTensor *", address), destructor)
     try:
-        return _describe(managed, versioned, said, source if owner is None else owner)
+        memory, device = _described(managed, versioned, said)
+        if device == CPU:
+            # Claiming the capsule is the producer's promise to leave the memory where it is.
+            pinned, readable, anchor = True, memory.nbytes, None
+        else:
+            # On a device it is not enough: the allocator has to be on the list.
+            anchor = anchor or anchor_of(source)
+            pinned = anchor is not None
+            readable = max(memory.nbytes, anchor.readable) if anchor else memory.nbytes
+        return Memory(
+            address_of(memory.data),
+            readable,
+            memory.scalar_type,
+            tuple(memory.sizes[0 : memory.ndim]),
+            tuple(memory.strides[0 : memory.ndim]),
+            (managed, anchor),
+            pinned=pinned,
+            read_only=versioned and bool(managed.flags & lib.ETCFFI_DLPACK_READ_ONLY),
+            device=device,
+            # `done`: given back before its time, where a collector finalises it together with the method.
+            locate=lambda: (destructor.done, anchor and anchor.locate()),
+            release_owner=lambda: ffi.release(managed),
+        )
     except BaseException:
         ffi.release(managed)
         raise
@@ -80,7 +114,8 @@ def _produce(source: Any, stream: dict[str, int]) -> Any:
         return source.__dlpack__(**stream)
 
 
-def _describe(managed: Any, versioned: bool, said: Device | None, owner: Any) -> Memory:
+def _described(managed: Any, versioned: bool, said: Device | None) -> tuple[Any, Device]:
+    """What a capsule states, as an etcffi_memory, and the device."""
     if versioned and managed.version.major != lib.ETCFFI_DLPACK_MAJOR:
         raise DtypeError(
             f"its capsule is of DLPack version {managed.version.major}, and version 1 is understood"
@@ -92,22 +127,4 @@ def _describe(managed: Any, versioned: bool, said: Device | None, owner: Any) ->
     device = Device(DeviceType(memory.device.type), memory.device.index)
     if said is not None and said != device:
         raise DeviceError(f"its __dlpack_device__ says {said}, and its capsule {device}")
-    address, readable = address_of(memory.data), memory.nbytes
-    # Claiming the capsule is the producer's promise to leave the memory where it is, which is enough on the
-    # host; on a device it has to be of an allocator on the list.
-    anchor = None if device == CPU else anchor_of(owner)
-    if anchor is not None:
-        readable = max(readable, anchor.readable)
-    return Memory(
-        address,
-        readable,
-        memory.scalar_type,
-        tuple(memory.sizes[0 : memory.ndim]),
-        tuple(memory.strides[0 : memory.ndim]),
-        (managed, anchor),
-        pinned=device == CPU or anchor is not None,
-        read_only=versioned and bool(managed.flags & lib.ETCFFI_DLPACK_READ_ONLY),
-        device=device,
-        locate=anchor and anchor.locate,
-        release_owner=lambda: ffi.release(managed),
-    )
+    return memory, device

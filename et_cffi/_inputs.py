@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, Protocol
 
 from et_cffi._buffer import describe_buffer, is_buffer
@@ -26,24 +27,33 @@ class Held(Protocol):
     def release(self) -> None: ...
 
 
-def as_inputs(inputs: Any) -> Sequence[Any]:
+def as_inputs(inputs: Any, count: int) -> tuple[Any, ...]:
     """The inputs one by one: whatever holds memory counts as one, not as its rows.
+
+    A copy, which is what it says it is: a sequence of somebody's own may give other items than it has, or
+    never end, and a list may change while one of its items is asked for its memory.
+
+    Args:
+        inputs: what the caller passed.
+        count: how many inputs the method takes; of another sequence than a list or a tuple no more than one
+            more are taken.
 
     Raises:
         InputKindError: it is neither one input nor a sequence of them.
     """
-    if isinstance(inputs, (list, tuple)):
-        return inputs
-    if inputs is None or isinstance(inputs, (TensorBuffer, str, int, float)):
-        return (inputs,)
-    if is_buffer(inputs) or hasattr(type(inputs), "__dlpack__"):
-        return (inputs,)
-    if isinstance(inputs, Sequence):
+    if type(inputs) is list or type(inputs) is tuple:
         return tuple(inputs)
-    raise InputKindError(
-        f"the inputs are a {type(inputs).__name__}, and neither memory nor a sequence of inputs; pass an "
-        "array, or a list with one item for each input"
-    )
+    if not isinstance(inputs, (list, tuple)):
+        if inputs is None or isinstance(inputs, (TensorBuffer, str, int, float)):
+            return (inputs,)
+        if is_buffer(inputs) or hasattr(type(inputs), "__dlpack__"):
+            return (inputs,)
+        if not isinstance(inputs, Sequence):
+            raise InputKindError(
+                f"the inputs are a {type(inputs).__name__}, and neither memory nor a sequence of inputs; "
+                "pass an array, or a list with one item for each input"
+            )
+    return tuple(islice(inputs, count + 1))
 
 
 class InputWriter:

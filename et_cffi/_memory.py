@@ -13,7 +13,7 @@ class Memory:
     `address` is that of the first element, `nbytes` how much may be read from there on, `strides` count
     elements. `pinned` says that the memory stays put and may be written for as long as `owner` is held;
     `read_only` that it may not, whatever else is known of it.
-    `locate` finds the memory again: (address, bytes) of what exports it, to be compared with `location`.
+    `locate` finds the memory again: address and bytes of what exports it, to be compared with `location`.
     """
 
     __slots__ = (
@@ -43,7 +43,7 @@ class Memory:
         pinned: bool,
         read_only: bool = False,
         device: Device = CPU,
-        locate: Callable[[], tuple[int, int]] | None = None,
+        locate: Callable[[], object] | None = None,
         release_owner: Callable[[], None] | None = None,
     ) -> None:
         self.address = address

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from et_cffi._dlpack import describe_dlpack
+from et_cffi._borrow import anchor_in_torch
+from et_cffi._dlpack import claim_dlpack
 from et_cffi._memory import Memory
 from et_cffi.device import CPU
 from et_cffi.dtypes import BY_NAME, DTYPES
@@ -34,14 +35,20 @@ def describe_torch(source: Any) -> Memory | None:
     # The class itself is asked, not a name or an attribute, which any object can carry.
     if torch is None or torch.Tensor not in type(source).__mro__:
         return None
-    # Called on the class, so that a subclass's own version of them says nothing.
+    # A subclass's own version of these says nothing: they are looked up on the class, and __torch_function__
+    # is not asked.
+    with torch._C.DisableTorchFunctionSubclass():
+        return _describe(torch, source)
+
+
+def _describe(torch: Any, source: Any) -> Memory:
     tensor = torch.Tensor
     _refuse_what_holds_no_values(torch, source)
-    name = str(source.dtype).rpartition(".")[2]
+    name = str(tensor.dtype.__get__(source)).rpartition(".")[2]
     scalar_type = BY_NAME.get(name)
     if scalar_type is None:
         raise DtypeError(f"its dtype {name} is none that the runtime knows; convert it first")
-    device = source.device
+    device = tensor.device.__get__(source)
     if device.type not in {"cpu", "cuda"}:
         raise DeviceError(f"it is on {device}, which the runtime cannot name; move it to the cpu first")
     itemsize = tensor.element_size(source)
@@ -51,10 +58,11 @@ def describe_torch(source: Any) -> Memory | None:
     storage = tensor.untyped_storage(source)
     address, nbytes = _extent(tensor, source, storage, shape, strides, itemsize)
     if device.type == "cuda":
+        anchor = anchor_in_torch(torch, storage, nbytes, lambda: _place(torch, source))
         # Memory on a device is taken through DLPack, which is what orders the streams. torch hands over a
         # tensor of the current device only, and none that requires a gradient.
         with torch.cuda.device(device):
-            return describe_dlpack(tensor.detach(source), owner=source)
+            return claim_dlpack(tensor.as_subclass(tensor.detach(source), tensor), anchor)
     return Memory(
         address,
         nbytes,
@@ -67,8 +75,14 @@ def describe_torch(source: Any) -> Memory | None:
         # A storage that is not torch's own (torch.from_numpy) may be freed under it by whoever owns the
         # memory, so it proves nothing: such a tensor is copied.
         pinned=storage.resizable(),
-        locate=lambda: (tensor.data_ptr(source), tensor.untyped_storage(source).nbytes()),
+        locate=lambda: _place(torch, source),
     )
+
+
+def _place(torch: Any, source: Any) -> tuple[int, int]:
+    """Where a tensor's first element is now, and how long its storage."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.Tensor.data_ptr(source), torch.Tensor.untyped_storage(source).nbytes()
 
 
 def _refuse_what_holds_no_values(torch: Any, source: Any) -> None:
@@ -79,13 +93,14 @@ def _refuse_what_holds_no_values(torch: Any, source: Any) -> None:
     functorch = getattr(torch._C, "_functorch", None)
     if functorch is not None and functorch.is_functorch_wrapped_tensor(source):
         raise InputKindError("it is wrapped by a torch.func transform, which has no memory of its own")
-    if source.layout is not torch.strided:
-        raise InputKindError(f"it has the layout {source.layout}; make it dense first (.to_dense())")
-    if source.is_quantized:
+    layout = tensor.layout.__get__(source)
+    if layout is not torch.strided:
+        raise InputKindError(f"it has the layout {layout}; make it dense first (.to_dense())")
+    if tensor.is_quantized.__get__(source):
         raise InputKindError("it is a quantized tensor; pass its .int_repr()")
-    if source.is_nested:
+    if tensor.is_nested.__get__(source):
         raise InputKindError("it is a nested tensor; pad it first")
-    if source.device.type == "meta":
+    if tensor.device.__get__(source).type == "meta":
         raise InputKindError("it is on the meta device, where tensors have no values")
     # torch applies the sign when something reads the tensor, so the memory holds other values.
     if tensor.is_neg(source):

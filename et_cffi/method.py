@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any
 
+from et_cffi._destructor import Destructor
 from et_cffi._inputs import Held, InputValues, InputWriter, as_inputs
 from et_cffi._lib import address_of, cpython, ffi, lib
 from et_cffi._log import forward_log
@@ -24,6 +26,14 @@ _NOT_GIVEN = _NotGiven()
 # Looked up once: they are used in every run.
 _TENSOR = lib.ETCFFI_Tag_Tensor
 
+# What an execution handed over, by clone_outputs.
+Results = dict[bool, list[Any]]
+
+_MOVED = (
+    "an input's memory was moved or resized after it was set (numpy's resize(refcheck=False) does that); set "
+    "the inputs again"
+)
+
 _NUMBERS = {
     lib.ETCFFI_Tag_ListInt: "int64_t *",
     lib.ETCFFI_Tag_ListBool: "bool *",
@@ -38,8 +48,9 @@ class Method:
     so at a definite time.
     """
 
-    def __init__(self, handle: Any, metadata: MethodMeta) -> None:
+    def __init__(self, handle: Any, destructor: Destructor, metadata: MethodMeta) -> None:
         self._handle: Any | None = handle
+        self._destructor = destructor
         self._metadata = metadata
         self._writer = InputWriter(metadata)
         self._num_outputs = metadata.num_outputs()
@@ -54,11 +65,15 @@ class Method:
         self._held: list[Held] = []
         # Pointers of a refused call: some of them may be installed beside some of _held.
         self._held_refused: list[Held] = []
-        # What this execution handed over, by clone_outputs: reading twice gives the same objects.
-        self._results: dict[bool, list[Any]] = {}
+        # Reading the outputs of an execution twice gives the same objects.
+        self._results: Results = {}
         # Held by the thread that uses the method; reentrant, since a call is made of several steps.
         self._claim = threading.RLock()
         self._calls = 0  # under way, one inside the other
+        # From before the runtime is given pointers until what they point at is held, and while it runs: who
+        # used the method in between (a finaliser, a signal handler, a backend that calls back) would replace
+        # inputs that are being read, or have its own confused with these.
+        self._running = False
         # Asked once, when the method is loaded: the type of a result must not change under a caller in
         # the middle of a run because something else imported torch.
         self._torch = loaded_torch()
@@ -103,20 +118,14 @@ class Method:
             clone = bool(clone_outputs)
             if inputs is not _NOT_GIVEN:
                 # Where CPython and PyPy part: a run that is plain is done by CPython's C API, as below.
-                ran = None if self._runner is None else self._runner.run(inputs, clone)
-                return self._run(handle, inputs, clone) if ran is None else self._ran(handle, clone, *ran)
-            self._results = {}
-            for held in self._held:
-                if held.moved():
-                    raise MemoryMovedError(
-                        "an input's memory was moved or resized after it was set (numpy's "
-                        "resize(refcheck=False) does that); set the inputs again"
-                    )
-            status = lib.etcffi_method_execute(handle)
-            if status:
-                raise failure(status)
-            forward_log()
-            return self._read_outputs(handle, clone)
+                if self._runner is not None:
+                    self._running = True
+                    ran = self._runner.run(inputs, clone)
+                    if ran is not None:
+                        return self._ran(handle, clone, *ran)
+                    self._running = False
+                return self._run(handle, inputs, clone)
+            return self._read(handle, clone, run=True)
         finally:
             self._leave()
 
@@ -151,7 +160,10 @@ class Method:
         """
         handle = self._enter()
         try:
-            return self._read_outputs(handle, bool(clone_outputs))
+            results = self._results.get(bool(clone_outputs))
+            return (
+                list(results) if results is not None else self._read(handle, bool(clone_outputs), run=False)
+            )
         finally:
             self._leave()
 
@@ -165,7 +177,7 @@ class Method:
         try:
             made = ffi.new("etcffi_tensor **")
             check(lib.etcffi_method_get_attribute(handle, name.encode(), made))
-            return self._result(made[0])
+            return self._result(TensorBuffer._adopt(address_of(made[0])))
         finally:
             self._leave()
 
@@ -184,7 +196,7 @@ class Method:
                 )
             handle, self._handle = self._handle, None
             self._results = {}
-            if handle is not None:
+            if handle is not None and not self._destructor.done:
                 ffi.release(handle)
             for held in self._held + self._held_refused:
                 held.release()
@@ -204,7 +216,7 @@ class Method:
         )
 
     def __repr__(self) -> str:
-        return f"<et_cffi.Method '{self._metadata.name()}'{'' if self._handle else ', closed'}>"
+        return f"<et_cffi.Method '{self._metadata.name()}'{', closed' if self._destructor.done else ''}>"
 
     def _acquire(self) -> None:
         if not self._claim.acquire(blocking=False):
@@ -217,35 +229,47 @@ class Method:
         """Claims the method for this thread, until _leave."""
         self._acquire()
         handle = self._handle
-        if handle is None:
+        if self._destructor.done or self._running:
             self._claim.release()
-            raise MethodStateError(f"the method '{self._metadata.name()}' is closed")
+            state = "in the middle of a run, on this thread" if self._running else "closed"
+            raise MethodStateError(f"the method '{self._metadata.name()}' is {state}")
         self._calls += 1
         return handle
 
     def _leave(self) -> None:
+        if self._running:
+            # An exception (Ctrl-C, no memory) came before it was settled what to hold: nothing is read.
+            lib.etcffi_method_refuse_inputs(self._handle)
+            self._results = {}
+            self._running = False
         self._calls -= 1
         self._claim.release()
 
     def _run(self, handle: Any, inputs: Any, clone: bool) -> list[Any]:
         # Taken, not shared: a finaliser or a producer may use the method in the middle of this.
         outputs = self._output_values.pop() if self._output_values else self._new_output_values()
-        self._give(handle, inputs, (clone, outputs))
-        return self._keep_results(outputs, clone)
+        results = self._give(handle, inputs, (clone, outputs))
+        return self._convert(outputs, clone, results)
 
-    def _give(self, handle: Any, inputs: Any, run: tuple[bool, Any] | None) -> None:
-        """Sets the inputs and, where `run` says how and into what, runs the method and gets its outputs."""
-        self._results = {}
+    def _give(self, handle: Any, inputs: Any, run: tuple[bool, Any] | None) -> Results:
+        """Sets the inputs and, where `run` says how and into what, runs the method and gets its outputs.
+        Returns the place to keep these in."""
         self._drop_refused()
         described: list[Held | None] = []
         writer = self._writer
         values = writer.take()
         complete = False
         try:
-            given = as_inputs(inputs)
+            given = as_inputs(inputs, len(values.items))
             if len(given) == len(values.items):
                 for index, source in enumerate(given):
                     described.append(writer.write(values, index, source))
+            self._running = True
+            results: Results = {}
+            self._results = results
+            # Describing one of them may have run code that moved another.
+            if len(described) > 1 and _have_moved(described):
+                raise MemoryMovedError(_MOVED)
             array = values.array
             if run is None:
                 status = lib.etcffi_method_set_inputs(handle, array, len(given))
@@ -256,11 +280,12 @@ class Method:
                 complete = bool(lib.etcffi_method_has_inputs(handle))
                 raise failure(status)
             complete = True
-            forward_log()
         finally:
             pointed_at = _pointed_at(values, described) if self._may_point_at else _let_go(described)
             self._replace_inputs(handle, pointed_at, complete)
             writer.put_back(values)
+        forward_log()
+        return results
 
     def _drop_refused(self) -> None:
         # A caller who retries after a refusal accumulates nothing: nothing reads an incomplete set.
@@ -270,55 +295,76 @@ class Method:
 
     def _replace_inputs(self, handle: Any, pointed_at: list[Held], complete: bool) -> None:
         if complete:
-            replaced, self._held = self._held, pointed_at
+            replaced = self._held + self._held_refused
+            self._held, self._held_refused = pointed_at, []
+            self._running = False
             for held in replaced:
                 held.release()
         else:
             lib.etcffi_method_refuse_inputs(handle)
+            self._results = {}
             # The runtime may have taken some of them before it refused: both sets are kept until a whole
             # one has replaced them.
             self._held_refused += pointed_at
+            self._running = False
 
-    def _ran(
-        self, handle: Any, clone: bool, status: int, results: list[Any] | None, pins: list[Held]
-    ) -> list[Any]:
-        self._results = {}
+    def _ran(self, handle: Any, clone: bool, status: int, results: list[Any], pins: list[Held]) -> list[Any]:
+        kept: Results = {}
+        self._results = kept
         if self._held_refused:
             self._drop_refused()
         complete = not status or bool(lib.etcffi_method_has_inputs(handle))
-        error = failure(status) if status else None
-        self._replace_inputs(handle, pins, complete)
-        if error is not None or results is None:
-            raise error or RuntimeError("a run without results and without an error")
+        try:
+            if status:
+                # Never kept in a variable: its traceback would lead back to that, and to the inputs.
+                raise failure(status)
+        finally:
+            self._replace_inputs(handle, pins, complete)
         if self._torch is not None:
             results = [to_torch(self._torch, result) for result in results]
-        self._results = {clone: results}
+        kept[clone] = results
         forward_log()
         return results.copy()
 
     def _new_output_values(self) -> Any:
         return ffi.new("etcffi_value[]", self._num_outputs)
 
-    def _read_outputs(self, handle: Any, clone: bool) -> list[Any]:
-        results = self._results.get(clone)
-        if results is not None:
-            return list(results)
+    def _read(self, handle: Any, clone: bool, run: bool) -> list[Any]:
+        """The outputs, of a run with the inputs that were set where `run` says so."""
         values = self._output_values.pop() if self._output_values else self._new_output_values()
-        check(lib.etcffi_method_get_outputs(handle, clone, values, self._num_outputs))
-        return self._keep_results(values, clone)
+        self._running = True
+        # An output may be in an input's memory too.
+        moved = _have_moved(self._held)
+        status = 0
+        if run and not moved:
+            self._results = {}
+            status = lib.etcffi_method_execute(handle)
+        if not status and not moved:
+            status = lib.etcffi_method_get_outputs(handle, clone, values, self._num_outputs)
+        results = self._results
+        self._running = False
+        if moved:
+            raise MemoryMovedError(_MOVED)
+        check(status)
+        forward_log()
+        return self._convert(values, clone, results)
 
-    def _keep_results(self, values: Any, clone: bool) -> list[Any]:
-        results = [
-            self._result(value.tensor) if value.tag == _TENSOR else self._value(value) for value in values
-        ]
-        self._results[clone] = results
+    def _convert(self, values: Any, clone: bool, results: Results) -> list[Any]:
+        # Kept with the results of that run: converting one may call Python, which may run the method again.
+        results[clone] = converted = self._converted(values)
         self._output_values.append(values)
-        return results.copy()
+        return converted.copy()
+
+    def _converted(self, values: Any) -> list[Any]:
+        # All tensors are owned before anything is converted, which may raise.
+        owned = [
+            TensorBuffer._adopt(address_of(value.tensor)) if value.tag == _TENSOR else value
+            for value in values
+        ]
+        return [self._result(item) if type(item) is TensorBuffer else self._value(item) for item in owned]
 
     def _value(self, value: Any) -> Any:
         tag = value.tag
-        if tag == _TENSOR:
-            return self._result(value.tensor)
         if tag == lib.ETCFFI_Tag_Int:
             return int(value.as_int)
         if tag == lib.ETCFFI_Tag_Bool:
@@ -333,14 +379,18 @@ class Method:
             return list(ffi.cast(_NUMBERS[tag], memory.data)[0 : memory.sizes[0]])
         if tag in {lib.ETCFFI_Tag_ListTensor, lib.ETCFFI_Tag_ListOptionalTensor}:
             holder = ffi.gc(value.tensor, lib.etcffi_tensor_release)
-            items = [self._value(item) for item in value.items[0 : value.size]]
+            items = self._converted(value.items[0 : value.size])
             ffi.release(holder)
             return items
         return None
 
-    def _result(self, tensor: Any) -> Any:
-        buffer = TensorBuffer._adopt(address_of(tensor))
+    def _result(self, buffer: TensorBuffer) -> Any:
         return buffer if self._torch is None else to_torch(self._torch, buffer)
+
+
+def _have_moved(inputs: Iterable[Held | None]) -> bool:
+    """The pin is not trusted: whatever the runtime is to read must still be where it was when it was set."""
+    return any(held is not None and held.moved() for held in inputs)
 
 
 def _pointed_at(values: InputValues, described: list[Held | None]) -> list[Held]:

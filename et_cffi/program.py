@@ -6,10 +6,11 @@ import os
 from enum import IntEnum
 from typing import Any
 
-from et_cffi._buffer import bytes_of
+from et_cffi._buffer import bytes_of, may_change
+from et_cffi._destructor import Destructor
 from et_cffi._lib import ffi, lib, text
 from et_cffi._log import forward_log
-from et_cffi.errors import ProgramNotFoundError, UnknownMethodError, check, failure
+from et_cffi.errors import ExecuTorchError, ProgramNotFoundError, UnknownMethodError, check, failure
 from et_cffi.metadata import MethodMeta
 from et_cffi.method import Method
 
@@ -27,8 +28,9 @@ class Program:
     Made by `Runtime.load_program`.
     """
 
-    def __init__(self, handle: Any, source: Any) -> None:
+    def __init__(self, handle: Any, destructor: Destructor, source: Any) -> None:
         self._handle = handle
+        self._destructor = destructor
         self._source = source
         self._indices: dict[str, int] = {}
         name = ffi.new("char const **")
@@ -52,6 +54,7 @@ class Program:
                 f"the program has no method '{method_name}'; it has "
                 + (", ".join(f"'{name}'" for name in self._indices) or "none")
             )
+        self._require_handle()
         return MethodMeta(self._handle, self._indices[method_name])
 
     def load_method(self, name: str) -> Method:
@@ -63,25 +66,22 @@ class Program:
             BackendMissingError: it delegates to a backend that is not registered; the message names it.
         """
         metadata = self.metadata(name)
+        self._require_handle()
         made = ffi.new("etcffi_method **")
         check(lib.etcffi_method_load(self._handle, name.encode(), made))
         # Who reads the program's bytes: this method, until its destructor has run, which therefore holds
         # them itself. The program object may be gone long before.
-        handle = ffi.gc(made[0], _releaser(lib.etcffi_method_release, self._source))
+        destructor = Destructor(lib.etcffi_method_release, self._source)
+        handle = ffi.gc(made[0], destructor)
         forward_log()
-        return Method(handle, metadata)
+        return Method(handle, destructor, metadata)
+
+    def _require_handle(self) -> None:
+        if self._destructor.done:
+            raise ExecuTorchError("the program is gone: the garbage collector has finalised it")
 
     def __repr__(self) -> str:
         return f"<et_cffi.Program with the methods {sorted(self._indices)}>"
-
-
-def _releaser(release: Any, source: Any) -> Any:
-    """A destructor that keeps `source` alive until it has run."""
-
-    def destroy(handle: Any, _source: Any = source) -> None:
-        release(handle)
-
-    return destroy
 
 
 def program_from_path(path: str, verification: Verification) -> Program:
@@ -101,9 +101,10 @@ def program_from_path(path: str, verification: Verification) -> Program:
     status = lib.etcffi_program_load_file(os.fsencode(path), int(verification), made)
     if status:
         raise failure(status)
-    handle = ffi.gc(made[0], lib.etcffi_program_release)
+    destructor = Destructor(lib.etcffi_program_release)
+    handle = ffi.gc(made[0], destructor)
     forward_log()
-    return Program(handle, None)
+    return Program(handle, destructor, None)
 
 
 def program_from_buffer(source: Any, verification: Verification) -> Program:
@@ -114,7 +115,7 @@ def program_from_buffer(source: Any, verification: Verification) -> Program:
     """
     view = bytes_of(source)
     # A later write to the caller's buffer would change the program under the runtime.
-    copied = not view.readonly
+    copied = may_change(view)
     data = ffi.from_buffer(view)
     made = ffi.new("etcffi_program **")
     status = lib.etcffi_program_load_buffer(data, len(view), copied, int(verification), made)
@@ -126,6 +127,7 @@ def program_from_buffer(source: Any, verification: Verification) -> Program:
     # collector empties a memoryview that it finds in a cycle, and the cdata would then give back a buffer of
     # a view that has none.
     kept = None if copied else view
-    handle = ffi.gc(made[0], _releaser(lib.etcffi_program_release, kept))
+    destructor = Destructor(lib.etcffi_program_release, kept)
+    handle = ffi.gc(made[0], destructor)
     forward_log()
-    return Program(handle, kept)
+    return Program(handle, destructor, kept)

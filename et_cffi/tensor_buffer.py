@@ -26,7 +26,9 @@ class _CffiLender:
     @classmethod
     def _adopt(cls, address: int) -> Any:
         made = cls.__new__(cls)
-        made._tensor = ffi.gc(ffi.cast("etcffi_tensor *", address), lib.etcffi_tensor_release)
+        tensor = ffi.cast("etcffi_tensor *", address)
+        # The size tells PyPy's collector what it would free: it sees the handle only.
+        made._tensor = ffi.gc(tensor, lib.etcffi_tensor_release, lib.etcffi_tensor_readable(tensor))
         return made
 
 
@@ -197,6 +199,11 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
                 f"the memory is on {self.device}, which the host cannot read: it cannot be {what} without "
                 "being copied to the host first (to_host()); pass it on through DLPack to keep it where it is"
             )
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a TensorBuffer holds native memory and cannot be copied or pickled; numpy.array copies it"
+        )
 
     def __repr__(self) -> str:
         device = "" if self._memory.device.type == lib.ETCFFI_DeviceType_CPU else f", device={self.device}"

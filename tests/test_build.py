@@ -154,9 +154,7 @@ DLPACK = [
 
 def canonical_dlpack() -> Path:
     spec = importlib.util.find_spec("tvm_ffi")
-    assert spec is not None and spec.submodule_search_locations, (
-        "no apache-tvm-ffi"
-    )
+    assert spec is not None and spec.submodule_search_locations, "no apache-tvm-ffi"
     return Path(next(iter(spec.submodule_search_locations)), "include")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from pathlib import Path
@@ -30,15 +29,4 @@ def device(plugin_path):
     device = device_plugin.load(plugin_path)
     # A backend that said what it needs; inside_unknown_backend.py is about one that did not.
     Runtime.get().backend_registry.set_input_needs("BackendWithCompilerDemo", padding=0, alignment=4)
-    yield from watch(device)
-
-
-def watch(device):
-    device.reset()
-    yield device
-    for _ in range(3):
-        gc.collect()
-    assert device.faults() == ""
-    assert device.live() == 0, "a test left blocks on the device"
-    assert device.leases == 0, "a test left DLPack tensors claimed"
-    assert device.delegates == 0, "a test left methods loaded"
+    yield from device.watched()

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,6 +121,17 @@ class Device:
 
     def reset(self) -> None:
         self._library.test_device_reset()
+
+    def watched(self) -> Iterator[Device]:
+        """This device for one test, which is to leave nothing on it."""
+        self.reset()
+        yield self
+        for _ in range(3):
+            gc.collect()
+        assert self.faults() == ""
+        assert self.live() == 0, "a test left blocks on the device"
+        assert self.leases == 0, "a test left DLPack tensors claimed"
+        assert self.delegates == 0, "a test left methods loaded"
 
     def faults(self) -> str:
         """What the device was asked for and cannot be."""

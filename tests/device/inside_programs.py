@@ -122,6 +122,24 @@ def test_a_planned_output_is_lent_to_a_caller_who_asks(device):
     check(device, lent, second)
 
 
+@pytest.mark.parametrize("name", ["device_add_planned", "device_add_planned_output"])
+def test_what_a_method_lends_goes_back_into_it(device, name):
+    """The run writes there, so it is copied first; a copy that was handed over is used where it is."""
+    example = case(name)
+    method = load(name)
+    (lent,) = method.execute(inputs(example), clone_outputs=False)
+    (total,) = method.execute([lent, lent], clone_outputs=False)
+    assert address(total) == address(lent) == device.seen()[2]
+    assert address(lent) not in device.seen()[:2]
+    assert numpy.array_equal(values(device, total), example.outputs[0] * 2)
+    (kept,) = method.get_outputs()
+    device.reset()
+    method.set_inputs([kept, kept])
+    assert device.copies() == ((2, 2) if name == "device_add_planned" else (0, 0))
+    (total,) = method.execute()
+    assert numpy.array_equal(values(device, total), example.outputs[0] * 4)
+
+
 def test_an_output_that_is_an_input(device):
     """The runtime has one tensor for both; the caller gets a copy, which a later run does not change."""
     first, second = model_index.cases("device_identity", "forward")

@@ -7,7 +7,6 @@ import sys
 import device_plugin
 import numpy
 import pytest
-from conftest import watch
 from device_cases import Producer, address, case, check, inputs, load, values
 
 from et_cffi import Runtime
@@ -20,7 +19,7 @@ import cupy
 
 @pytest.fixture
 def device(plugin_path):
-    yield from watch(device_plugin.load(plugin_path))
+    yield from device_plugin.load(plugin_path).watched()
 
 
 def test_borrowed_memory_is_refused(device):

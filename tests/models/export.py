@@ -461,6 +461,38 @@ def _xnnpack_kinds_unplanned():
     )
 
 
+@model("xnnpack_threads", "Large enough for XNNPACK to use the threads of its pool.")
+def _xnnpack_threads():
+    torch.manual_seed(0)
+    cases = [(values(96, 128, start=start, step=1 / 65536),) for start in (0, 20000)]
+    xnnpack = {"partitioner": [XnnpackPartitioner()], "needs": ["XnnpackBackend"]}
+    return forward(nn.Linear(128, 96), *cases, **xnnpack, **CLOSE)
+
+
+@model("xnnpack_halves_unplanned", "float16 through XNNPACK, whose kernels read past the end of an input.")
+def _xnnpack_halves_unplanned():
+    torch.manual_seed(0)
+    sizes = [(values(n, start=10 * n, step=1 / 64).half(),) for n in (5, 1, 2, 3, 7, 8, 9, 17)]
+    dynamic = (({0: Dim("size", min=1, max=17)},),)
+    rows = [(values(n, 37, start=50 * n, step=1 / 4096).half(),) for n in (3, 1, 2)]
+    image = [(values(1, 3, 7, 5, step=1 / 64).half(),)]
+    return Recipe(
+        {
+            "unary": Method(Function(torch.square), sizes, dynamic),
+            "binary": Method(Function(lambda x: x - x * x), sizes, dynamic),
+            "wide": Method(nn.Linear(37, 19).half(), rows, ({0: Dim("row", min=1, max=3)},)),
+            "conv": Method(nn.Conv2d(3, 4, 3).half(), image),
+            "depthwise": Method(nn.Conv2d(3, 3, 3, groups=3).half(), image),
+            "pool": Method(nn.MaxPool2d(2), image),
+        },
+        partitioner=[XnnpackPartitioner()],
+        needs=["XnnpackBackend"],
+        planned=False,
+        rtol=1e-2,
+        atol=1e-2,
+    )
+
+
 def two_dynamic(**rest) -> Recipe:
     cases = [(values(n, m, start=40 * n),) for n, m in ((3, 4), (2, 6), (5, 2), (1, 1))]
     rows, columns = Dim("rows", min=1, max=5), Dim("columns", min=1, max=6)
@@ -702,6 +734,14 @@ class Constant(nn.Module):
         return x + self.weight, self.weight
 
 
+@model("planned_output", "The caller's memory in, planned memory out: a result that is lent is no input.")
+def _planned_output():
+    planning = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=True)
+    recipe = forward(Function(lambda x: torch.flip(x, [0])), (values(7),), (values(7, start=20),))
+    recipe.config["memory_planning_pass"] = planning
+    return recipe
+
+
 @model("constant_output", "An output that is a constant of the file; it must not be written over.")
 def _constant_output():
     return forward(Constant(), (values(2, 2),), (values(2, 2, start=60),))
@@ -755,6 +795,13 @@ class ScalarInputs(nn.Module):
 @model("scalar_inputs", "int, float and bool inputs; export fixes their values.")
 def _scalar_inputs():
     return forward(ScalarInputs(), (values(2, 2), 3, 0.5, True))
+
+
+@model("scalar_inputs_unplanned", "The same, unplanned: the runtime refuses a set half way through it.")
+def _scalar_inputs_unplanned():
+    recipe = _scalar_inputs()
+    recipe.planned = False
+    return recipe
 
 
 @model("none_input", "An input that is None.")
@@ -847,6 +894,13 @@ def _state_initial():
     return state(values(2, 2, start=90), config=initialised("total"))
 
 
+@model("state_named", "The same with the buffer's name in the file, so that it is an attribute.")
+def _state_named():
+    recipe = _state_initial()
+    recipe.config["emit_mutable_buffer_names"] = True
+    return recipe
+
+
 @model(
     "state_shared",
     "Two methods made to share a buffer; the stored answers are for methods that each have their own.",
@@ -937,7 +991,7 @@ def _missing_backend():
 
 @model(
     "missing_backend_reached",
-    "The same in the caller's memory: an input that the delegate reads, one that it reads through a view, and one that it never reads.",
+    "The same, unplanned: the delegate reads one input, one through a view, and one not at all.",
 )
 def _missing_backend_reached():
     from executorch.exir.backend.test.device_util import CpuOnlyPartitioner
@@ -1151,6 +1205,13 @@ def _device_add():
 @model("device_add_planned", "The same with planned memory: the arrangement that the runtime warns of.")
 def _device_add_planned():
     return on_device(Add(), add_inputs(), add_inputs(100), resident=True, planned=True)
+
+
+@model("device_add_planned_output", "The caller's memory in, planned memory out, all on cuda:0.")
+def _device_add_planned_output():
+    recipe = on_device(Add(), add_inputs(), add_inputs(100), resident=True, planned=False)
+    recipe.config["memory_planning_pass"] = MemoryPlanningPass(alloc_graph_input=False)
+    return recipe
 
 
 @model("device_add_copied", "x + y on cuda:0, copied there and back by the program.")

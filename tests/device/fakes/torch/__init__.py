@@ -68,6 +68,22 @@ class UntypedStorage:
 
 
 class Tensor:
+    # Descriptors of the class, as torch's are: et_cffi asks the class, whatever a subclass says.
+    __slots__ = (
+        "_offset",
+        "_shape",
+        "_storage",
+        "_strides",
+        "device",
+        "dtype",
+        "is_nested",
+        "is_quantized",
+        "layout",
+        "negated",
+        "requires_grad",
+        "streams",
+    )
+
     def __init__(
         self, storage: Any, shape: Any, strides: Any, dtype: str, where: device, offset: int = 0
     ) -> None:
@@ -105,6 +121,10 @@ class Tensor:
         made = Tensor(self._storage, self._shape, self._strides, self.dtype.name, self.device, self._offset)
         made.streams = self.streams
         return made
+
+    def as_subclass(self, cls: type) -> Any:
+        assert cls is Tensor
+        return self
 
     def set_(self, other: Tensor) -> Tensor:
         self._storage, self._offset = other._storage, other._offset
