@@ -53,7 +53,9 @@ def program(name: str) -> Program:
 
 
 def load(name: str, method: str = "forward") -> Method:
-    return program(name).load_method(method)
+    # The methods of a program that was exported with shared state go on where another left off.
+    loaded = Runtime.get().load_program(model_index.path(name)) if name == "state_shared" else program(name)
+    return loaded.load_method(method)
 
 
 def metadata(name: str, method: str = "forward") -> MethodMeta:
