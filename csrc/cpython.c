@@ -273,7 +273,7 @@ static int lender_getbuffer(PyObject *self, Py_buffer *view, int flags) {
   const etcffi_memory *memory = etcffi_tensor_memory(tensor);
   if (memory->device.type != ETCFFI_DeviceType_CPU) {
     PyErr_SetString(PyExc_BufferError, "the memory is on a device, which the host cannot read: it has to be "
-                                       "copied to the host first");
+                                       "copied to the host first (to_host())");
     return -1;
   }
   const etcffi_dtype *dtype = etcffi_dtype_of(memory->scalar_type);

@@ -109,6 +109,37 @@ void check_layout(const InputSlot &slot, const etcffi_memory &memory) {
   }
 }
 
+bool same_place(const etcffi_device &one, const etcffi_device &other) {
+  return one.type == other.type && (one.type == ETCFFI_DeviceType_CPU || one.index == other.index);
+}
+
+// The host's memory can be copied to any device. Memory on a device is taken there only: to bring it anywhere
+// else would be a copy that nobody asked for.
+void check_device(const InputSlot &slot, const etcffi_memory &memory, size_t nbytes) {
+  const etcffi_tensor_info &info = slot.info;
+  if (memory.device.type == ETCFFI_DeviceType_CPU) {
+    return;
+  }
+  if (!same_place(memory.device, info.device)) {
+    fail(ETCFFI_BadDevice,
+         slot.label + " is on " + describe(memory.device) + ", and the method takes it on " +
+             describe(info.device) +
+             (info.device.type == ETCFFI_DeviceType_CPU
+                  ? "; copy it to the host first (to_host() of a TensorBuffer, cupy.asnumpy, torch's .cpu())"
+                  : "; copy it there first"));
+  }
+  // On the host a copy would do. On a device it would go through the host, which is not to happen silently
+  // to memory whose owner promised everything that was asked for.
+  if (info.is_memory_planned == 0 && nbytes > 0 && !slot.unknown_backend.empty() &&
+      (memory.flags & ETCFFI_PINNED) != 0 && !device_block_of(memory, nbytes)) {
+    fail(ETCFFI_BadDevice, slot.label + " is borrowed memory on " + describe(memory.device) +
+                               ", which the backend " + slot.unknown_backend +
+                               " reads, and it never said what it needs of such memory; say so with " +
+                               "Runtime.get().backend_registry.set_input_needs('" + slot.unknown_backend +
+                               "', padding=..., alignment=...) and load the method again");
+  }
+}
+
 void check_tensor(const InputSlot &slot, const etcffi_memory &memory) {
   const etcffi_tensor_info &info = slot.info;
   if (memory.scalar_type != info.scalar_type) {
@@ -121,12 +152,7 @@ void check_tensor(const InputSlot &slot, const etcffi_memory &memory) {
   if (memory.has_strides != 0 && nbytes > 0) {
     check_layout(slot, memory);
   }
-  if (memory.device.type != info.device.type ||
-      (memory.device.type != ETCFFI_DeviceType_CPU && memory.device.index != info.device.index)) {
-    fail(ETCFFI_BadDevice, slot.label + " is on " + describe(memory.device) +
-                               ", and the method takes it on " + describe(info.device) +
-                               "; copy it there first");
-  }
+  check_device(slot, memory, nbytes);
   if (nbytes > 0 && memory.data == nullptr) {
     fail(ETCFFI_NoMemory, slot.label + " has elements but no memory");
   }
@@ -157,14 +183,28 @@ void check_input(const InputSlot &slot, const etcffi_value &value) {
   }
 }
 
-bool may_point_at(const InputSlot &slot, const etcffi_memory &memory, size_t nbytes) {
-  if (slot.info.is_memory_planned != 0 || (memory.flags & ETCFFI_PINNED) == 0 || memory.data == nullptr) {
+Ref<etcffi_block> device_block_of(const etcffi_memory &memory, size_t nbytes) {
+  if (memory.device.type == ETCFFI_DeviceType_CPU) {
+    return {};
+  }
+  return etcffi_block::find(from_c(memory.device), memory.data, nbytes);
+}
+
+bool may_point_at(const InputSlot &slot, const etcffi_memory &memory, size_t nbytes,
+                  const etcffi_block *block) {
+  if (slot.info.is_memory_planned != 0 || memory.data == nullptr ||
+      !same_place(memory.device, slot.info.device) || (memory.flags & ETCFFI_READ_ONLY) != 0) {
     return false;
   }
   const auto address = reinterpret_cast<uintptr_t>(memory.data);
-  return !slot.needs_unknown && memory.nbytes - nbytes >= slot.needs_padding &&
-         address % slot.needs_alignment == 0 &&
-         address % static_cast<uintptr_t>(dtype_of(memory.scalar_type).itemsize) == 0;
+  if (address % static_cast<uintptr_t>(dtype_of(memory.scalar_type).itemsize) != 0) {
+    return false;
+  }
+  if (block == nullptr && ((memory.flags & ETCFFI_PINNED) == 0 || !slot.unknown_backend.empty())) {
+    return false;
+  }
+  const size_t readable = block == nullptr ? memory.nbytes : block->readable_from(memory.data);
+  return readable - nbytes >= slot.needs_padding && address % slot.needs_alignment == 0;
 }
 
 namespace {

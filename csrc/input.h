@@ -15,14 +15,16 @@ struct InputSlot {
   int32_t tag = 0;
   etcffi_tensor_info info{}; // of a tensor
   std::string label;         // "input 0 ('x')"
-  // What the delegates that may read the input need of its memory, or that one of them never said.
-  bool needs_unknown = false;
+  // What the delegates that may read the input need of its memory, or which of them never said; "" if none.
+  std::string unknown_backend;
   size_t needs_padding = 0;
   size_t needs_alignment = 1;
 
   // The memory of an input that could not be pointed at. Who reads it: the runtime, in every run until the
   // input is replaced. Kept for the next input of this slot, which is then copied over it.
   Ref<etcffi_block> copy;
+  // The block of this library that the input points into, on a device. Who reads it: the runtime, likewise.
+  Ref<etcffi_block> pointed_into;
   // Whether the input being set is in `copy` already.
   bool copied = false;
 };
@@ -32,11 +34,16 @@ struct InputSlot {
 void check_input(const InputSlot &slot, const etcffi_value &value);
 
 // The one rule of copying or pointing: whether the runtime may keep a pointer to this memory, of `nbytes`
-// bytes, until the input is replaced. Planned inputs are copied by the runtime itself, inside the call that
-// sets them. Otherwise the source must promise that its memory stays put and may be written, since a kernel
-// may write to its input; and a delegate that reads it must have said what it needs, since it may read past
-// the end of what it was given.
-bool may_point_at(const InputSlot &slot, const etcffi_memory &memory, size_t nbytes);
+// bytes, until the input is replaced. Planned inputs are copied inside the call that sets them, and so is
+// memory that is not where the method takes it. Otherwise the source must promise that its memory stays put
+// and may be written, since a kernel may write to its input; and a delegate that reads it must have said what
+// it needs, since it may read past the end of what it was given. Memory in a `block` of this library needs
+// no promise, and has at its end the room that a copy would have.
+bool may_point_at(const InputSlot &slot, const etcffi_memory &memory, size_t nbytes,
+                  const etcffi_block *block);
+
+// The block of this library on a device that memory of `nbytes` bytes is in, or none; see etcffi_block::find.
+Ref<etcffi_block> device_block_of(const etcffi_memory &memory, size_t nbytes);
 
 // What the backends have answered; see etcffi_set_backend_needs.
 struct BackendNeeds {

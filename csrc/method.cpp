@@ -100,15 +100,16 @@ size_t element_bytes(const etcffi_memory &memory) {
   return nbytes;
 }
 
-// Copies an input into memory of the slot's own, which has room at its end.
+// Copies an input into memory of the slot's own, where the method takes it and with what the delegates that
+// read it need.
 void *copy_of(InputSlot &slot, const etcffi_memory &memory, size_t nbytes) {
+  const Device device = from_c(slot.info.device);
   if (!slot.copy || slot.copy->nbytes() < nbytes) {
-    slot.copy =
-        etcffi_block::allocate(slot.info.nbytes > nbytes ? slot.info.nbytes : nbytes, DeviceType::CPU);
+    slot.copy = etcffi_block::allocate(std::max(slot.info.nbytes, nbytes), device,
+                                       std::max(slot.needs_padding, etcffi_block::kRoom),
+                                       std::max(slot.needs_alignment, etcffi_block::kAlignment));
   }
-  if (nbytes > 0) {
-    std::memcpy(slot.copy->data(), memory.data, nbytes);
-  }
+  copy_bytes(slot.copy->data(), device, memory.data, from_c(memory.device), nbytes);
   return slot.copy->data();
 }
 
@@ -138,6 +139,16 @@ Ref<etcffi_block> borrowed_block(const etcffi_region &region, size_t nbytes, con
   }
   std::memset(region.data, 0, nbytes);
   return etcffi_block::borrow(region.data, region.nbytes);
+}
+
+// The loaded tensor says where it is too, and has to agree with the metadata: memory is allocated by the one
+// and used by the other.
+void require_device(const std::string &what, const etcffi_tensor_info &info, const Tensor &loaded) {
+  const etcffi_device device = to_c(loaded.unsafeGetTensorImpl()->device());
+  if (device.type != info.device.type || device.index != info.device.index) {
+    fail(ETCFFI_BadFile,
+         what + " is on " + describe(info.device) + " by the file, and was loaded for " + describe(device));
+  }
 }
 
 // Puts into words what the runtime says with a number and a log line each.
@@ -262,6 +273,14 @@ void etcffi_method::load_method(const char *name, size_t index, const etcffi_loa
   const std::vector<std::string> backends = backend_names(plan);
   backend_options_ =
       std::make_unique<BackendOptions>(options.backend_options, options.num_backend_options, backends, doing);
+  require_allocators(index, doing);
+  if (const fb::Tensor *constant = constant_on_device(plan)) {
+    fail(ETCFFI_BadFile,
+         doing + " failed: the file puts a constant on " + describe(to_c(device_of(constant))) +
+             ", and the runtime leaves it in the host's memory, where the device cannot read it; export with "
+             "a partitioner that takes constants into its delegates, or without "
+             "skip_h2d_for_method_inputs");
+  }
   shared_ = program_->shared_state(index);
   const StateUse use(shared_);
   place_planned_buffers(index, options, doing);
@@ -300,6 +319,25 @@ void etcffi_method::load_method(const char *name, size_t index, const etcffi_loa
   method_.emplace(std::move(method.get()));
 }
 
+// Memory is needed on the device of every input and output, if not at load then in a run: a method that could
+// not have it is refused before anything is allocated for it.
+void etcffi_method::require_allocators(size_t index, const std::string &doing) const {
+  const runtime::MethodMeta meta = program_->meta(index);
+  for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i) {
+    auto device = meta.memory_planned_buffer_device(i);
+    check(device.error(), doing);
+    require_allocator(device.get(), doing);
+  }
+  for (const int32_t side : {ETCFFI_INPUT, ETCFFI_OUTPUT}) {
+    const size_t count = side == ETCFFI_INPUT ? meta.num_inputs() : meta.num_outputs();
+    for (size_t i = 0; i < count; ++i) {
+      if (const fb::Tensor *tensor = tensor_of(program_->plan(index), side, i)) {
+        require_allocator(device_of(tensor), doing);
+      }
+    }
+  }
+}
+
 void etcffi_method::describe_inputs(size_t index) {
   const runtime::MethodMeta meta = program_->meta(index);
   inputs_.resize(meta.num_inputs());
@@ -315,14 +353,18 @@ void etcffi_method::describe_inputs(size_t index) {
       inputs_spent_by_run_ = inputs_spent_by_run_ || planned_memory_is_reused(program_->plan(index), i);
       for (const std::string &backend : backends_reached(program_->plan(index), i)) {
         const auto needs = needs_of_backend(backend);
-        slot.needs_unknown = slot.needs_unknown || !needs;
-        if (needs) {
+        if (!needs) {
+          slot.unknown_backend = backend;
+        } else {
           slot.needs_padding = std::max(slot.needs_padding, needs->padding);
           slot.needs_alignment = std::max(slot.needs_alignment, needs->alignment);
         }
       }
     }
     slot.label = label("input", i, slot.info);
+    if (slot.tag == ETCFFI_Tag_Tensor) {
+      require_device(slot.label, slot.info, input_value(*method_, i).toTensor());
+    }
   }
   state_ = inputs_.empty() ? Inputs::kSet : Inputs::kUnset;
 }
@@ -341,6 +383,7 @@ void etcffi_method::describe_outputs(size_t index) {
     const etcffi_tensor_info info = program_->tensor_info(index, ETCFFI_OUTPUT, i);
     slot.label = label("output", i, info);
     slot.nbytes = info.nbytes;
+    require_device(slot.label, info, value.toTensor());
     const TensorImpl *impl = value.toTensor().unsafeGetTensorImpl();
     slot.device = impl->device();
     slot.wants_memory = info.is_memory_planned == 0;
@@ -421,7 +464,7 @@ void etcffi_method::set_inputs(etcffi_value *values, size_t count) {
 // Whether memory is in what this method lends out (get_outputs without clone): the method writes there.
 bool etcffi_method::is_lent(const etcffi_memory &memory) const {
   return std::any_of(planned_.begin(), planned_.end(), [&](const Ref<etcffi_block> &block) {
-    return block->device().is_cpu() && block->contains(memory.data, 0);
+    return block->device() == from_c(memory.device) && block->contains(memory.data, 0);
   });
 }
 
@@ -455,19 +498,35 @@ void etcffi_method::install(size_t index, etcffi_value &value) {
     dim_order[i] = slot.info.dim_order[i];
   }
   const size_t nbytes = element_bytes(memory);
+  const Device device = from_c(slot.info.device);
+  const bool planned = slot.info.is_memory_planned != 0;
+  // The runtime copies a planned input with the host's memcpy. Of a tensor without memory it copies nothing,
+  // and only resizes its own and notes that the input is set; so that is what it is given for a device.
+  const bool planned_on_device = planned && !device.is_cpu();
+  Ref<etcffi_block> block = device_block_of(memory, nbytes);
+  const bool pointed_at = !slot.copied && may_point_at(slot, memory, nbytes, block.get());
   void *data = memory.data;
-  const bool pointed_at = !slot.copied && may_point_at(slot, memory, nbytes);
-  if (slot.copied) {
+  if (planned_on_device) {
+    data = nullptr;
+  } else if (slot.copied) {
     data = slot.copy->data();
-  } else if (!pointed_at && (slot.info.is_memory_planned == 0 || data == nullptr)) {
+  } else if (!pointed_at && (!planned || data == nullptr)) {
     data = copy_of(slot, memory, nbytes);
   }
   TensorImpl impl(static_cast<ScalarType>(memory.scalar_type), memory.ndim, sizes, data, dim_order, strides,
-                  aten::TensorShapeDynamism::STATIC, static_cast<DeviceType>(memory.device.type),
-                  static_cast<DeviceIndex>(memory.device.index));
+                  aten::TensorShapeDynamism::STATIC, device.type(), device.index());
   // Set before the runtime sees the pointer: a caller whose set is refused later keeps this memory too.
   value.pointed_at = pointed_at ? 1 : 0;
   give(index, EValue(Tensor(&impl)));
+  slot.pointed_into = pointed_at ? std::move(block) : Ref<etcffi_block>();
+  if (planned_on_device) {
+    void *own = input_value(*method_, index).toTensor().mutable_data_ptr();
+    if (slot.copied) {
+      copy_bytes(own, device, slot.copy->data(), device, nbytes);
+    } else {
+      copy_bytes(own, device, memory.data, from_c(memory.device), nbytes);
+    }
+  }
 }
 
 void etcffi_method::give(size_t index, const EValue &value) {
@@ -524,8 +583,8 @@ Ref<etcffi_tensor> etcffi_method::make_result(const Tensor &tensor, bool clone, 
     return Ref<etcffi_tensor>::adopt(new etcffi_tensor(memory, Ref<etcffi_block>(fresh)));
   }
   // In planned memory: it lasts as long as the block that the result shares with the method, but the next
-  // run writes to it, so it is lent only to a caller who asked for that. Device memory is always lent.
-  if (!clone || impl->device_type() != DeviceType::CPU) {
+  // run writes to it, so it is lent only to a caller who asked for that.
+  if (!clone) {
     for (const auto &block : planned_) {
       if (block->device() == impl->device() && block->contains(memory.data, memory.nbytes)) {
         return Ref<etcffi_tensor>::adopt(new etcffi_tensor(memory, block));
@@ -533,16 +592,8 @@ Ref<etcffi_tensor> etcffi_method::make_result(const Tensor &tensor, bool clone, 
     }
   }
   // Anything else (an input that is an output, a constant) is memory that somebody else may write or free.
-  if (impl->device_type() != DeviceType::CPU) {
-    fail(ETCFFI_BadDevice,
-         "a result on " + describe(memory.device) + " is in memory that is not the method's");
-  }
-  auto block = etcffi_block::allocate(memory.nbytes, DeviceType::CPU);
-  if (memory.nbytes > 0) {
-    std::memcpy(block->data(), memory.data, memory.nbytes);
-  }
-  memory.data = block->data();
-  return Ref<etcffi_tensor>::adopt(new etcffi_tensor(memory, std::move(block)));
+  // The copy stays on its device, and goes there through the host.
+  return etcffi::copy_of(memory, impl->device());
 }
 
 template <typename List> void etcffi_method::write_items(const List &list, bool clone, etcffi_value &out) {

@@ -113,6 +113,7 @@ private:
 
   void load_method(const char *name, size_t index, const etcffi_load_options &options);
   void place_planned_buffers(size_t index, const etcffi_load_options &options, const std::string &doing);
+  void require_allocators(size_t index, const std::string &doing) const;
   void describe_inputs(size_t index);
   void describe_outputs(size_t index);
   void require_usable() const;

@@ -24,6 +24,14 @@ public:
     }
   }
 
+  // For whoever finds an object without holding it: false where its last reference is gone already.
+  bool try_retain() noexcept {
+    int64_t count = count_.load(std::memory_order_relaxed);
+    while (count > 0 && !count_.compare_exchange_weak(count, count + 1, std::memory_order_acquire)) {
+    }
+    return count > 0;
+  }
+
   bool shared() const noexcept { return count_.load(std::memory_order_acquire) > 1; }
 
 protected:

@@ -174,6 +174,16 @@ Device device_of(const fb::Tensor *tensor) {
                 static_cast<DeviceIndex>(extra->device_index()));
 }
 
+const fb::Tensor *constant_on_device(const fb::ExecutionPlan *plan) {
+  for (const fb::EValue *value : *plan->values()) {
+    const fb::Tensor *tensor = value->val_as_Tensor();
+    if (tensor != nullptr && tensor->data_buffer_idx() > 0 && !device_of(tensor).is_cpu()) {
+      return tensor;
+    }
+  }
+  return nullptr;
+}
+
 bool planned_memory_is_reused(const fb::ExecutionPlan *plan, size_t input) {
   const int32_t own = value_index(plan, ETCFFI_INPUT, input);
   PlannedRange mine{};

@@ -26,7 +26,7 @@ namespace fb = executorch_flatbuffer;
 struct FileExtent {
   uint64_t flatbuffer;
   uint64_t whole;
-  uint64_t segments_at;  // 0: the header names no segments
+  uint64_t segments_at; // 0: the header names no segments
 };
 
 constexpr size_t kHeadBytes = 64;
@@ -59,6 +59,9 @@ struct PlannedRange {
 };
 // False where the tensor is NULL or has none.
 bool planned_range(const fb::Tensor *tensor, PlannedRange *out);
+// A tensor that the file brings the bytes of and puts on a device, or NULL. The runtime leaves the bytes in
+// the host's memory and calls it the device's.
+const fb::Tensor *constant_on_device(const fb::ExecutionPlan *plan);
 
 // Whether an input's planned memory is given to another value too, so that a run overwrites the input.
 bool planned_memory_is_reused(const fb::ExecutionPlan *plan, size_t input);

@@ -56,6 +56,19 @@ int32_t etcffi_tensor_is_borrowed(const etcffi_tensor *tensor) {
   return tensor->block->borrowed() ? 1 : 0;
 }
 
+namespace etcffi {
+
+Ref<etcffi_tensor> copy_of(const etcffi_memory &memory, const Device &device) {
+  auto block = etcffi_block::allocate(memory.nbytes, device);
+  copy_bytes(block->data(), device, memory.data, from_c(memory.device), memory.nbytes);
+  etcffi_memory copied = memory;
+  copied.data = block->data();
+  copied.device = to_c(device);
+  return Ref<etcffi_tensor>::adopt(new etcffi_tensor(copied, std::move(block)));
+}
+
+} // namespace etcffi
+
 void etcffi_tensor_retain(etcffi_tensor *tensor) {
   tensor->retain();
 }
@@ -75,17 +88,20 @@ size_t etcffi_tensor_readable(const etcffi_tensor *tensor) {
 }
 
 etcffi_status etcffi_tensor_clone(const etcffi_tensor *tensor, etcffi_tensor **out) {
+  return guard([&] { *out = copy_of(tensor->memory, from_c(tensor->memory.device)).detach(); });
+}
+
+etcffi_status etcffi_tensor_to_host(const etcffi_tensor *tensor, etcffi_tensor **out) {
+  return guard([&] { *out = copy_of(tensor->memory, DeviceType::CPU).detach(); });
+}
+
+etcffi_status etcffi_tensor_synchronize(const etcffi_tensor *tensor) {
   return guard([&] {
-    etcffi_memory memory = tensor->memory;
-    if (memory.device.type != ETCFFI_DeviceType_CPU) {
-      fail(ETCFFI_BadDevice, "memory on " + describe(memory.device) + " cannot be read by the host");
+    const etcffi_memory &memory = tensor->memory;
+    char byte;
+    if (memory.device.type != ETCFFI_DeviceType_CPU && memory.nbytes > 0) {
+      copy_bytes(&byte, DeviceType::CPU, memory.data, from_c(memory.device), 1);
     }
-    auto block = etcffi_block::allocate(memory.nbytes, DeviceType::CPU);
-    if (memory.nbytes > 0) {
-      std::memcpy(block->data(), memory.data, memory.nbytes);
-    }
-    memory.data = block->data();
-    *out = new etcffi_tensor(memory, std::move(block));
   });
 }
 

@@ -15,3 +15,10 @@ struct etcffi_tensor final : etcffi::Counted {
   // Who reads it: whoever holds this tensor or a DLPack capsule made of it. Until when: the last of them.
   const etcffi::Ref<etcffi_block> block;
 };
+
+namespace etcffi {
+
+// A tensor in memory of its own on `device`. The memory is packed: its nbytes are those of its elements.
+Ref<etcffi_tensor> copy_of(const etcffi_memory &memory, const Device &device);
+
+} // namespace etcffi

@@ -132,7 +132,7 @@ def _write_memory(value: Any, memory: Memory) -> None:
     c_memory.scalar_type = memory.scalar_type
     c_memory.ndim = len(shape)
     c_memory.device.type, c_memory.device.index = memory.device
-    c_memory.flags = lib.ETCFFI_PINNED if memory.pinned else 0
+    c_memory.flags = lib.ETCFFI_READ_ONLY if memory.read_only else lib.ETCFFI_PINNED if memory.pinned else 0
     c_memory.has_strides = 1
     try:
         c_memory.sizes[0 : len(shape)] = shape

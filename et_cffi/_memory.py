@@ -11,7 +11,8 @@ class Memory:
     """Some memory: where it is, what is in it, and what its source promises.
 
     `address` is that of the first element, `nbytes` how much may be read from there on, `strides` count
-    elements. `pinned` says that the memory stays put and may be written for as long as `owner` is held.
+    elements. `pinned` says that the memory stays put and may be written for as long as `owner` is held;
+    `read_only` that it may not, whatever else is known of it.
     `locate` finds the memory again: address and bytes of what exports it, to be compared with `location`.
     """
 
@@ -23,6 +24,7 @@ class Memory:
         "nbytes",
         "owner",
         "pinned",
+        "read_only",
         "release_owner",
         "scalar_type",
         "shape",
@@ -39,6 +41,7 @@ class Memory:
         owner: Any,
         *,
         pinned: bool,
+        read_only: bool = False,
         device: Device = CPU,
         locate: Callable[[], object] | None = None,
         release_owner: Callable[[], None] | None = None,
@@ -50,6 +53,7 @@ class Memory:
         self.strides = strides
         self.owner = owner
         self.pinned = pinned
+        self.read_only = read_only
         self.device = device
         self.locate = locate
         self.location = locate() if locate is not None else None

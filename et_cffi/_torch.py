@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from et_cffi._borrow import anchor_in_torch
+from et_cffi._dlpack import claim_dlpack
 from et_cffi._memory import Memory
-from et_cffi.device import Device, DeviceType
+from et_cffi.device import CPU
 from et_cffi.dtypes import BY_NAME, DTYPES
 from et_cffi.errors import DeviceError, DtypeError, InputKindError, MemoryMissingError, ShapeError
 
@@ -58,6 +60,12 @@ def _describe(torch: Any, source: Any) -> Memory:
         raise ShapeError("its shape, strides and dtype disagree, so its layout cannot be read")
     storage = tensor.untyped_storage(source)
     address, nbytes = _extent(tensor, source, storage, shape, strides, itemsize)
+    if device.type == "cuda":
+        anchor = anchor_in_torch(torch, storage, nbytes, lambda: _place(torch, source))
+        # Memory on a device is taken through DLPack, which is what orders the streams. torch hands over a
+        # tensor of the current device only, and none that requires a gradient.
+        with torch.cuda.device(device):
+            return claim_dlpack(tensor.as_subclass(tensor.detach(source), tensor), anchor)
     return Memory(
         address,
         nbytes,
@@ -69,8 +77,7 @@ def _describe(torch: Any, source: Any) -> Memory:
         storage,
         # A storage that is not torch's own (torch.from_numpy) may be freed under it by whoever owns the
         # memory, so it proves nothing: such a tensor is copied.
-        pinned=storage.resizable() and device.type == "cpu",
-        device=Device(DeviceType[device.type.upper()], device.index or 0),
+        pinned=storage.resizable(),
         locate=lambda: _place(torch, source),
     )
 
@@ -130,7 +137,10 @@ def _extent(
 
 def to_torch(torch: Any, buffer: TensorBuffer) -> Any:
     """A torch tensor over the same memory, which it keeps alive; the buffer itself where torch cannot name
-    its dtype."""
+    its dtype, or was built without the device that it is on."""
     if not DTYPES[buffer.dtype].in_dlpack:
         return buffer
-    return torch.utils.dlpack.from_dlpack(buffer.__dlpack__())
+    if buffer.device == CPU:
+        return torch.utils.dlpack.from_dlpack(buffer.__dlpack__())
+    # Given the buffer and no capsule, torch asks for the memory with its current stream.
+    return torch.utils.dlpack.from_dlpack(buffer) if torch.cuda.is_available() else buffer

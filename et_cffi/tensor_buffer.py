@@ -6,9 +6,15 @@ from typing import Any
 
 from et_cffi._lib import address_of, capsule, cpython, ffi, lib
 from et_cffi._memory import Memory
-from et_cffi.device import Device, DeviceType
+from et_cffi.device import CPU, Device, DeviceType
 from et_cffi.dtypes import DTYPES, ScalarType
 from et_cffi.errors import DeviceError, check
+
+# DLPack's (device type, device id) of the host.
+_DL_HOST = (1, 0)
+# The streams that need nothing done: the array API standard's names for the legacy default stream, which runs
+# after everything that was issued before, and for no ordering at all.
+_ORDERED_STREAMS = (None, 1, -1)
 
 
 class _CffiLender:
@@ -40,7 +46,9 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
     """A tensor's memory, with a shape, a dtype and strides. It holds numbers and does no arithmetic.
 
     `numpy.asarray(buffer)` reads the same memory without a copy, and so does every consumer of DLPack
-    (`torch.from_dlpack(buffer)`). The memory lives as long as the buffer or anything made of it.
+    (`torch.from_dlpack(buffer)`). The memory lives as long as the buffer or anything made of it. Memory on a
+    device is read where it is by consumers of DLPack (`cupy.from_dlpack(buffer)`), and on the host after it
+    was copied there (`buffer.to_host()`).
     """
 
     # _keeps: the caller's planned memory, where this may be lent out of it.
@@ -119,6 +127,19 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
 
         return bytes(numpy.asarray(self).tobytes())
 
+    def to_host(self) -> TensorBuffer:
+        """The same tensor in the host's memory: a copy of memory on a device, made by the device's allocator;
+        this buffer itself where it is on the host already.
+
+        Raises:
+            ExecuTorchError: the device's allocator failed.
+        """
+        if self.device == CPU:
+            return self
+        made = ffi.new("etcffi_tensor **")
+        check(lib.etcffi_tensor_to_host(self._tensor, made))
+        return _adopt(made[0])
+
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's (device type, device id): (1, 0) is the host."""
         device = self.device
@@ -135,22 +156,32 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
         """A DLPack capsule over the same memory, as the Python array API standard describes it.
 
         Args:
-            stream: None; the memory is ready to be read.
+            stream: the consumer's stream, as a number, where the memory is on a CUDA device: None or 1 for
+                the legacy default stream, 2 for the default stream of the thread, -1 for no ordering. Work
+                on the legacy default stream comes after the run by itself; for another stream this waits
+                until the memory is written. On the host None.
             max_version: the highest DLPack version the consumer understands; from (1, 0) on it gets a
                 versioned capsule.
-            dl_device: None, or where the memory is.
-            copy: True for a capsule over a copy; False or None for one over this memory.
+            dl_device: None, or where the memory is, or (1, 0) for the host.
+            copy: True for a capsule over a copy, False for none. None copies where dl_device says so.
 
         Raises:
-            DeviceError: another device is asked for, or a stream on the host.
+            DeviceError: another device is asked for, or the host with copy=False; or a stream that is none.
             DtypeError: DLPack has no name for the dtype.
+            ExecuTorchError: a copy was needed and the device's allocator failed.
         """
-        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+        here = self.__dlpack_device__()
+        wanted = here if dl_device is None else tuple(dl_device)
+        if wanted not in (here, _DL_HOST):
             raise DeviceError(f"the memory is on {self.device}, and DLPack device {dl_device} was asked for")
-        if stream is not None:
-            raise DeviceError("memory on the host has no stream; pass stream=None")
-        tensor, flags = self._tensor, 0
-        if lib.etcffi_tensor_is_borrowed(tensor):
+        if wanted != here and copy is False:
+            raise DeviceError(
+                f"the memory is on {self.device}, and to bring it to the host takes a copy, which copy=False "
+                "rules out"
+            )
+        _check_stream(stream, here)
+        versioned = max_version is not None and tuple(max_version) >= (1, 0)
+        if lib.etcffi_tensor_is_borrowed(self._tensor):
             # The caller's own memory (load_method's planned_memory), which a capsule could outlive.
             if copy is False:
                 raise DeviceError(
@@ -158,24 +189,24 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
                     "buffer itself, or take a copy"
                 )
             copy = True
-        if copy:
+        if copy or wanted != here:
             made = ffi.new("etcffi_tensor **")
-            check(lib.etcffi_tensor_clone(tensor, made))
-            tensor, flags = ffi.gc(made[0], lib.etcffi_tensor_release), lib.ETCFFI_DLPACK_IS_COPIED
-        # The capsule refers to the C tensor and not to this object, so its deleter needs no interpreter.
-        if max_version is not None and tuple(max_version) >= (1, 0):
-            managed = ffi.new("DLManagedTensorVersioned **")
-            check(lib.etcffi_tensor_to_dlpack_versioned(tensor, flags, managed))
-            return _wrap(managed[0], True)
-        managed = ffi.new("DLManagedTensor **")
-        check(lib.etcffi_tensor_to_dlpack(tensor, managed))
-        return _wrap(managed[0], False)
+            copy_tensor = lib.etcffi_tensor_clone if wanted == here else lib.etcffi_tensor_to_host
+            check(copy_tensor(self._tensor, made))
+            copied = ffi.gc(made[0], lib.etcffi_tensor_release)
+            try:
+                return _capsule_of(copied, versioned, lib.ETCFFI_DLPACK_IS_COPIED)
+            finally:
+                ffi.release(copied)  # the capsule has a reference of its own
+        if stream not in _ORDERED_STREAMS:
+            check(lib.etcffi_tensor_synchronize(self._tensor))
+        return _capsule_of(self._tensor, versioned, 0)
 
     def _require_host(self, what: str) -> None:
         if self._memory.device.type != lib.ETCFFI_DeviceType_CPU:
             raise DeviceError(
                 f"the memory is on {self.device}, which the host cannot read: it cannot be {what} without "
-                "being copied to the host first; pass it on through DLPack to keep it where it is"
+                "being copied to the host first (to_host()); pass it on through DLPack to keep it where it is"
             )
 
     def __reduce__(self) -> Any:
@@ -186,6 +217,34 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
     def __repr__(self) -> str:
         device = "" if self._memory.device.type == lib.ETCFFI_DeviceType_CPU else f", device={self.device}"
         return f"TensorBuffer(shape={self.shape}, dtype={self.dtype}{device})"
+
+
+def _adopt(tensor: Any) -> TensorBuffer:
+    """The buffer that takes over a reference to a tensor."""
+    buffer: TensorBuffer = TensorBuffer._adopt(address_of(tensor))
+    return buffer
+
+
+def _check_stream(stream: Any, device: tuple[int, int]) -> None:
+    if device == _DL_HOST:
+        if stream is not None:
+            raise DeviceError("memory on the host has no stream; pass stream=None")
+    elif stream is not None and (not isinstance(stream, int) or stream < -1 or stream == 0):
+        raise DeviceError(
+            f"{stream!r} names no CUDA stream: 1 is the legacy default stream, 2 that of the thread, -1 asks "
+            "for no ordering, and any other stream is its handle as a number"
+        )
+
+
+def _capsule_of(tensor: Any, versioned: bool, flags: int) -> Any:
+    """A capsule that refers to the C tensor and not to a Python object: its deleter needs no interpreter."""
+    if versioned:
+        managed = ffi.new("DLManagedTensorVersioned **")
+        check(lib.etcffi_tensor_to_dlpack_versioned(tensor, flags, managed))
+    else:
+        managed = ffi.new("DLManagedTensor **")
+        check(lib.etcffi_tensor_to_dlpack(tensor, managed))
+    return _wrap(managed[0], versioned)
 
 
 def _wrap(managed: Any, versioned: bool) -> Any:

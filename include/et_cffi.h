@@ -158,7 +158,10 @@ typedef struct etcffi_device {
 enum {
   /* The memory stays where it is, and may be written, until the input is replaced or the method is
      gone. Without it the memory is read during the call only. */
-  ETCFFI_PINNED = 1
+  ETCFFI_PINNED = 1,
+  /* Nobody may write to the memory, so no kernel is given it. Memory in a device block of this library is
+     otherwise used where it is, PINNED or not. */
+  ETCFFI_READ_ONLY = 2
 };
 
 /* A description of some memory: the one form in which every input and every result is known. */
@@ -168,7 +171,7 @@ typedef struct etcffi_memory {
   int32_t scalar_type;  /* ETCFFI_ScalarType_... */
   int32_t ndim;
   etcffi_device device;
-  uint32_t flags;       /* ETCFFI_PINNED */
+  uint32_t flags;       /* ETCFFI_PINNED, ETCFFI_READ_ONLY */
   int32_t has_strides;  /* 0: the memory states no layout, and has the one the method wants */
   int64_t sizes[16];    /* ndim of them */
   int64_t strides[16];  /* ndim of them, in elements */
@@ -385,7 +388,10 @@ ETCFFI_API etcffi_status etcffi_method_memory(etcffi_method *method, size_t *str
 /* Checks every input, then installs them all. An input whose pointed_at comes back 1 is read when the
    method runs: the caller keeps its memory until the inputs are replaced or the method is released. All
    others were copied inside this call. After a refusal the method does not run, and gives no outputs,
-   until a call has set a whole set; what the call before the refusal set must be kept until then too. */
+   until a call has set a whole set; what the call before the refusal set must be kept until then too.
+   An input that the method takes on a device may be on that device or on the host; one that it takes on
+   the host is on the host. Bytes cross through the device's DeviceAllocator, and from one device block to
+   another through the host. */
 ETCFFI_API etcffi_status etcffi_method_set_inputs(etcffi_method *method, etcffi_value *inputs, size_t count);
 /* Says that a set of inputs was refused before it got here; has the same effect as a refusal above. */
 ETCFFI_API void etcffi_method_refuse_inputs(etcffi_method *method);
@@ -464,8 +470,14 @@ ETCFFI_API etcffi_status etcffi_memory_from_dlpack(const DLTensor *tensor, etcff
 /* A tensor with a copy of the elements that are described, in host memory of its own. They must lie densely,
    in any order of the dimensions. */
 ETCFFI_API etcffi_status etcffi_tensor_new(const etcffi_memory *memory, etcffi_tensor **out);
-/* A copy, in host memory of its own. */
+/* A copy in memory of its own, on the tensor's device. */
 ETCFFI_API etcffi_status etcffi_tensor_clone(const etcffi_tensor *tensor, etcffi_tensor **out);
+/* A copy in host memory of its own. */
+ETCFFI_API etcffi_status etcffi_tensor_to_host(const etcffi_tensor *tensor, etcffi_tensor **out);
+/* Returns when the work that writes to a tensor on a device is done, for a reader on another stream than the
+   device's default one. A DeviceAllocator has one operation that waits for it, which is a copy to the host:
+   one byte is copied. */
+ETCFFI_API etcffi_status etcffi_tensor_synchronize(const etcffi_tensor *tensor);
 /* Call the deleter of a managed tensor that was claimed; for ffi.gc. */
 ETCFFI_API void etcffi_dlpack_release(DLManagedTensor *managed);
 ETCFFI_API void etcffi_dlpack_release_versioned(DLManagedTensorVersioned *managed);

@@ -127,6 +127,7 @@ class Recipe:
     finish: Callable | None = None  # (executorch program, out dir, name) -> writes other files, returns names
     suffix: str = ".pte"
     rename: tuple | None = None  # (name, ScalarType): what to call the dtype of every tensor in the file
+    edit: Callable | None = None  # (the file, deserialized): makes of it what the exporter would not
     keep: Any = None  # something that has to outlive the export
 
 
@@ -1153,9 +1154,29 @@ def _digits():
 # ------------------------------------------------------------------------------------------------------
 
 
-def on_device(module: nn.Module, *cases: tuple, resident: bool, planned: bool) -> Recipe:
-    """Additions go to a delegate for cuda:0; inputs and outputs stay there if `resident`."""
+def device_partitioner(*devices: str):
+    """Gives each addition to a delegate for the device whose turn it is."""
+    from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
     from executorch.exir.backend.test.device_util import DeviceAwarePartitioner
+    from executorch.exir.dialects._ops import ops
+
+    class InTurn(Partitioner):
+        def partition(self, program):
+            additions = [node for node in program.graph.nodes if node.target is ops.edge.aten.add.Tensor]
+            tags = {}
+            for number, node in enumerate(additions):
+                spec = DeviceAwarePartitioner(devices[number % len(devices)]).delegation_spec
+                node.meta["delegation_tag"] = tag = f"addition{number}"
+                tags[tag] = DelegationSpec(spec.backend_id, spec.compile_specs)
+            return PartitionResult(tagged_exported_program=program, partition_tags=tags)
+
+    return InTurn()
+
+
+def on_device(
+    module: nn.Module, *cases: tuple, resident: bool, planned: bool, devices: Sequence[str] = ("cuda:0",)
+) -> Recipe:
+    """Additions go to delegates for `devices`; inputs and outputs stay there if `resident`."""
     from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 
     config = {
@@ -1168,7 +1189,7 @@ def on_device(module: nn.Module, *cases: tuple, resident: bool, planned: bool) -
         module,
         *cases,
         planned=planned,
-        partitioner=[DeviceAwarePartitioner("cuda:0")],
+        partitioner=[device_partitioner(*devices)],
         config=config,
         expect="load fails",
         says="BackendWithCompilerDemo|device",
@@ -1184,6 +1205,13 @@ def _device_add():
 @model("device_add_planned", "The same with planned memory: the arrangement that the runtime warns of.")
 def _device_add_planned():
     return on_device(Add(), add_inputs(), add_inputs(100), resident=True, planned=True)
+
+
+@model("device_add_planned_output", "The caller's memory in, planned memory out, all on cuda:0.")
+def _device_add_planned_output():
+    recipe = on_device(Add(), add_inputs(), add_inputs(100), resident=True, planned=False)
+    recipe.config["memory_planning_pass"] = MemoryPlanningPass(alloc_graph_input=False)
+    return recipe
 
 
 @model("device_add_copied", "x + y on cuda:0, copied there and back by the program.")
@@ -1215,6 +1243,92 @@ class ThereAndBack(nn.Module):
 @model("device_to_host", "x and y stay on the device; the output is made on the host, from a copy.")
 def _device_to_host():
     return on_device(ThereAndBack(), add_inputs(), add_inputs(100), resident=True, planned=False)
+
+
+@model("device_add_index1", "x + y on cuda:1, inputs and outputs resident there, the caller's memory.")
+def _device_add_index1():
+    return on_device(Add(), add_inputs(), add_inputs(100), resident=True, planned=False, devices=["cuda:1"])
+
+
+class TwoAdditions(nn.Module):
+    def forward(self, x, y, z, w):
+        return x + y, z + w
+
+
+def two_devices(**settings: bool) -> Recipe:
+    cases = [(*add_inputs(start), *add_inputs(start + 40)) for start in (0, 100)]
+    return on_device(TwoAdditions(), *cases, devices=["cuda:0", "cuda:1"], **settings)
+
+
+@model("device_two", "One addition on cuda:0 and one on cuda:1, resident, in the caller's memory.")
+def _device_two():
+    return two_devices(resident=True, planned=False)
+
+
+@model("device_two_planned", "The same with planned memory on each device, resident.")
+def _device_two_planned():
+    return two_devices(resident=True, planned=True)
+
+
+class Weighted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(values(2, 2, start=70))
+
+    def forward(self, x):
+        return x + self.weight
+
+
+@model("device_weight", "A weight that the file puts on cuda:0, where the runtime does not bring it.")
+def _device_weight():
+    return on_device(Weighted(), (add_inputs()[0],), (add_inputs(100)[0],), resident=True, planned=False)
+
+
+class Passing(nn.Module):
+    def forward(self, x, y):
+        total = x + y
+        # The exporter refuses to keep an input on a device that is an output too: `edit` makes it one.
+        return total if torch.compiler.is_exporting() else (x, total)
+
+
+def pass_the_first_input(file: Any) -> None:
+    plan = file.program.execution_plan[0]
+    plan.outputs.insert(0, plan.inputs[0])
+
+
+@model("device_identity", "An output that is an input, on cuda:0, beside x + y.")
+def _device_identity():
+    recipe = on_device(Passing(), add_inputs(), add_inputs(100), resident=True, planned=False)
+    recipe.edit = pass_the_first_input
+    return recipe
+
+
+def let_outputs_vary(file: Any) -> None:
+    for plan in file.program.execution_plan:
+        inputs, outputs = ([plan.values[i].val for i in side] for side in (plan.inputs, plan.outputs))
+        if any(value.shape_dynamism for value in inputs):
+            for value in outputs:
+                value.shape_dynamism = schema.TensorShapeDynamism.DYNAMIC_BOUND
+
+
+@model("device_kinds", "Methods on cuda:0 for what is not float32, contiguous and of one shape.")
+def _device_kinds():
+    def method(*cases: tuple, dynamic: Any = None) -> Method:
+        return Method(Add(), cases, dynamic)
+
+    rows = {0: Dim("rows", min=0, max=4)}
+    recipe = on_device(Add(), add_inputs(), resident=True, planned=False)
+    recipe.methods = {
+        "channels_last": method([channels_last(values(2, 3, 2, 2, start=24 * i)) for i in range(2)]),
+        "int64": method([values(2, 2, start=4 * i, step=3, dtype=torch.int64) for i in range(2)]),
+        "dynamic": method(
+            *[[values(n, 3, start=20 * i + 7 * n) for i in range(2)] for n in (4, 1, 0, 3)],
+            dynamic=((rows, rows)),
+        ),
+    }
+    # The exporter lets a delegate's inputs vary and not what it gives.
+    recipe.edit = let_outputs_vary
+    return recipe
 
 
 # ------------------------------------------------------------------------------------------------------
@@ -1335,14 +1449,23 @@ def describe(program: bytes) -> dict:
     return methods
 
 
+def edited(program: bytes, edit: Callable) -> bytes:
+    """The program, with whatever `edit` changes in it."""
+    file = deserialize_pte_binary(program)
+    edit(file)
+    return bytes(serialize_pte_binary(file))
+
+
 def renamed(program: bytes, scalar_type: schema.ScalarType) -> bytes:
     """The program with every tensor's dtype replaced by another of the same width."""
-    file = deserialize_pte_binary(program)
-    for plan in file.program.execution_plan:
-        for value in plan.values:
-            if isinstance(value.val, schema.Tensor):
-                value.val.scalar_type = scalar_type
-    return bytes(serialize_pte_binary(file))
+
+    def rename(file: Any) -> None:
+        for plan in file.program.execution_plan:
+            for value in plan.values:
+                if isinstance(value.val, schema.Tensor):
+                    value.val.scalar_type = scalar_type
+
+    return edited(program, rename)
 
 
 def export(name: str, out: pathlib.Path) -> dict:
@@ -1388,6 +1511,7 @@ def export(name: str, out: pathlib.Path) -> dict:
     program = edge.to_executorch(ExecutorchBackendConfig(**config))
 
     buffer = renamed(program.buffer, recipe.rename[1]) if recipe.rename else program.buffer
+    buffer = edited(buffer, recipe.edit) if recipe.edit else buffer
     data = recipe.finish(program, out, name) if recipe.finish else []
     if recipe.suffix == ".pte":
         (out / f"{name}.pte").write_bytes(buffer)
