@@ -4,6 +4,9 @@ nox -s lint            formatting, types, warnings, generated files
 nox -s tests-3.12      the torch-free suite, from the one abi3 wheel (3.9 to 3.13)
 nox -s pypy            the same suite on PyPy, built from source
 nox -s torch           export afresh, compare, and the tests that need torch in the process
+nox -s mutations       break each ownership rule, and see a test fail
+nox -s sanitize        the suite and a program of many threads under sanitizers
+nox -s leaks           count every reference, in a debug build of CPython
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ TORCH_PYTHON = "3.11"
 TORCH = "torch==2.13.0"
 EXECUTORCH = "executorch==1.5.1"
 
-WHEELS = Path("build/wheels").resolve()
+ROOT = Path(__file__).resolve().parent
+WHEELS = ROOT / "build/wheels"
 STRICT = {"ET_CFFI_WERROR": "1"}
 CPP = [str(path) for pattern in ("*.cpp", "*.h", "*.c") for path in sorted(Path("csrc").glob(pattern))]
 
@@ -41,6 +45,16 @@ def wheel(session: nox.Session) -> str:
     return str(built[-1])
 
 
+def suite(session: nox.Session, *arguments: str) -> None:
+    """Runs the tests away from the source tree, whose et_cffi/ would be found before the installed one."""
+    environment = {"ET_CFFI_SDK": sdk(session)}
+    session.chdir(session.create_tmp())
+    session.run(
+        "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), str(ROOT / "tests"),
+        *arguments, *session.posargs, env=environment,
+    )  # fmt: skip
+
+
 @nox.session(name="wheel", python="3.11")
 def build_wheel(session: nox.Session) -> None:
     """Builds the abi3 wheel in pip's isolated build, with warnings as errors."""
@@ -54,15 +68,14 @@ def build_wheel(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The torch-free suite from the wheel, as a user has it: the source tree is not on the path."""
     session.install(f"{wheel(session)}[test]")
-    session.run("pytest", "-q", *session.posargs, env={"ET_CFFI_SDK": sdk(session)})
+    suite(session)
 
 
-@nox.session(venv_params=["--system-site-packages"], python="pypy3.9")
+@nox.session(python="pypy3.9")
 def pypy(session: nox.Session) -> None:
     """The same suite on PyPy, built from source."""
-    session.install("setuptools>=77", "pip")
     session.install(".[test]", env={**STRICT, "ET_CFFI_SDK": sdk(session)})
-    session.run("pytest", "-q", *session.posargs, env={"ET_CFFI_SDK": sdk(session)})
+    suite(session)
 
 
 @nox.session(python=TORCH_PYTHON)
@@ -74,7 +87,32 @@ def torch(session: nox.Session) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     session.run("python", "tests/models/export.py", "--out", str(fresh))
     session.run("python", "tests/models/compare.py", str(fresh))
-    session.run("pytest", "-q", "-m", "torch", *session.posargs)
+    suite(session, "-m", "torch")
+    session.install("setuptools>=77")
+    session.run("python", "tools/mutations.py", "--torch", env={"ET_CFFI_SDK": sdk(session)})
+
+
+@nox.session(python=TORCH_PYTHON)
+def mutations(session: nox.Session) -> None:
+    """Breaks one ownership rule after the other, and fails where no test notices."""
+    session.install("cffi", "setuptools>=77", "numpy", "pytest>=8")
+    session.run("python", "tools/mutations.py", *session.posargs, env={"ET_CFFI_SDK": sdk(session)})
+
+
+@nox.session(python=TORCH_PYTHON)
+def sanitize(session: nox.Session) -> None:
+    """The suite under AddressSanitizer and UndefinedBehaviorSanitizer; threads under ThreadSanitizer."""
+    session.install(f"{wheel(session)}[test]", "setuptools>=77")
+    session.run("python", "tools/sanitize.py", *session.posargs, env={"ET_CFFI_SDK": sdk(session)})
+
+
+@nox.session(python="python3-dbg", venv_backend="venv")
+def leaks(session: nox.Session) -> None:
+    """Counts references. Whatever takes and drops them has to be compiled for an interpreter that counts."""
+    session.install("setuptools>=77", "numpy", "pytest>=8", "pytest-leaks")
+    session.install("--no-binary", "cffi", "cffi")
+    session.install("--no-build-isolation", ".", env={"ET_CFFI_SDK": sdk(session)})
+    session.run("python", "tools/leaks.py", *session.posargs)
 
 
 @nox.session(python=TORCH_PYTHON)

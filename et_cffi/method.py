@@ -305,16 +305,20 @@ class Method:
             else:
                 clone, outputs = run
                 status = lib.etcffi_method_run(handle, array, len(given), clone, outputs, self._num_outputs)
+            complete = self._took_them(handle, status)
             if status:
-                complete = bool(lib.etcffi_method_has_inputs(handle))
                 raise failure(status)
-            complete = True
         finally:
             pointed_at = _pointed_at(values, described) if self._may_point_at else _let_go(described)
             self._replace_inputs(handle, pointed_at, complete)
             writer.put_back(values)
         forward_log()
         return results
+
+    def _took_them(self, handle: Any, status: int) -> bool:
+        """Whether all of the inputs of that call are installed. A method that was busy took none of them, and
+        has those of before."""
+        return not status or (status != lib.ETCFFI_Busy and bool(lib.etcffi_method_has_inputs(handle)))
 
     def _drop_refused(self) -> None:
         # A caller who retries after a refusal accumulates nothing: nothing reads an incomplete set.
@@ -342,7 +346,7 @@ class Method:
         self._results = kept
         if self._held_refused:
             self._drop_refused()
-        complete = not status or bool(lib.etcffi_method_has_inputs(handle))
+        complete = self._took_them(handle, status)
         try:
             if status:
                 # Never kept in a variable: its traceback would lead back to that, and to the inputs.

@@ -110,8 +110,9 @@ class Runtime:
 
         Args:
             data: a path (str or os.PathLike), whose file is mapped and must not change while it is loaded;
-                bytes or another read-only buffer, which is read in place and kept; a writable buffer
-                (bytearray, an array), which is copied; or a file object opened for reading bytes.
+                bytes or another buffer that nobody can write, which is read in place and kept; a buffer
+                that somebody can (bytearray, an array), which is copied; or a file object opened for
+                reading bytes.
             verification: how much the runtime checks.
             enable_etdump: whether to record what the program's methods do, for
                 `Program.write_etdump_result_to_file`. They then run one at a time.

@@ -10,7 +10,9 @@ from dlpack_producer import Producer
 from holding import OTHER, POINTED_AT, WATCHED_POINTED_AT, Source, X, Y, only, run
 from support import case_of, load
 
-from et_cffi.errors import DtypeError, ExecuTorchError, InputCountError, MethodStateError
+import et_cffi.method
+from et_cffi import lib
+from et_cffi.errors import DtypeError, ExecuTorchError, InputCountError, MethodStateError, ThreadError
 
 INCOMPLETE = pytest.raises(MethodStateError, match="refused, so they are incomplete; set all of them first")
 SCALARS = case_of("scalar_inputs_unplanned").inputs[1:]
@@ -184,6 +186,43 @@ def test_a_set_that_spends_its_planned_memory_is_whole_once(set_them):
         method.execute()
     numpy.testing.assert_allclose(method.get_outputs()[0], case.outputs[0], case.rtol, case.atol)
     set_them(method, case.inputs)
+
+
+class BusyLib:
+    """The C library, for which the method is in use by a thread that does not go by way of Python, or shares
+    its state with one that is."""
+
+    def __getattr__(self, name):
+        return getattr(lib, name)
+
+    def etcffi_method_set_inputs(self, *arguments):
+        return lib.ETCFFI_Busy
+
+    def run(self, *arguments):
+        return lib.ETCFFI_Busy, None, []
+
+    etcffi_method_run = etcffi_method_set_inputs
+
+
+@SET
+def test_inputs_that_a_busy_method_did_not_take(set_them, monkeypatch):
+    """It has those of before, and these are kept. Fails where its whole set is taken for the new one
+    (method.py, _took_them), so that what the runtime points at is let go of."""
+    method = load("add_unplanned")
+    before, refused = Source(POINTED_AT["numpy"], X), Source(POINTED_AT["numpy"], OTHER)
+    set_them(method, [before.give(), Y])
+    with monkeypatch.context() as patched:
+        patched.setattr(et_cffi.method, "lib", BusyLib())
+        patched.setattr(method, "_runner", method._runner and BusyLib())
+        with pytest.raises(ThreadError):
+            set_them(method, [refused.give(), Y])
+    before.forget()
+    refused.forget()
+    assert before.alive()
+    assert not refused.alive()
+    check_that_nothing_is_read(method)
+    only(method, OTHER)
+    assert not before.alive()
 
 
 def test_what_an_inner_refusal_left_is_dropped_by_the_outer_set():

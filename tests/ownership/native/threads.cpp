@@ -2,8 +2,8 @@
 //
 //   threads MODEL LIBRARY...
 //
-// MODEL takes two float32 tensors of shape (2, 2), not planned, and adds them. Prints "ok" and ends with 0, or
-// says what was wrong.
+// MODEL takes two float32 tensors of shape (2, 2), not planned, and adds them. Prints "ok" and ends with 0,
+// or says what was wrong.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
