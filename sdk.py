@@ -219,7 +219,15 @@ def verify(wheel: Path, expected: str) -> None:
 
 
 def unpack(wheel: Path, target: Path) -> None:
-    wanted = ("executorch/include/", "executorch/schema/", "executorch/version.py")
+    wanted = (
+        "executorch/include/",
+        "executorch/schema/",
+        "executorch/version.py",
+        # Read by tools/generate_schema.py only.
+        "executorch/devtools/bundled_program/schema/",
+        "executorch/devtools/etdump/",
+        "executorch/extension/flat_tensor/serialize/",
+    )
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             if name.startswith(wanted) or name in [f"executorch/lib/{library}" for library in LIBRARIES]:

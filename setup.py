@@ -146,7 +146,7 @@ class BuildExt(build_ext):
 
 
 setup(
-    packages=["et_cffi", "et_cffi.cli"],
+    packages=["et_cffi", "et_cffi._schema", "et_cffi.cli"],
     package_data={"et_cffi": ["py.typed"]},
     ext_modules=[
         Extension(

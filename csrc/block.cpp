@@ -96,6 +96,9 @@ void copy_bytes(void *to, const Device &to_device, const void *from, const Devic
 
 } // namespace etcffi
 
+using etcffi::Device;
+using etcffi::Ref;
+
 Ref<etcffi_block> etcffi_block::allocate(size_t nbytes, Device device, size_t room, size_t alignment) {
   if (nbytes > SIZE_MAX / 4 || room > SIZE_MAX / 4 || alignment > SIZE_MAX / 4) {
     throw std::bad_alloc();
@@ -136,6 +139,13 @@ Ref<etcffi_block> etcffi_block::find(const Device &device, const void *address, 
     return {};
   }
   return Ref<etcffi_block>::adopt(block);
+}
+
+Ref<etcffi_block> etcffi_block::borrow(void *data, size_t nbytes) {
+  auto block = Ref<etcffi_block>::adopt(new etcffi_block(nbytes, etcffi::DeviceType::CPU, 0));
+  block->data_ = data;
+  block->borrowed_ = true;
+  return block;
 }
 
 etcffi_block::~etcffi_block() {

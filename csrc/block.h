@@ -47,6 +47,10 @@ struct etcffi_block final : etcffi::Counted {
   static etcffi::Ref<etcffi_block> allocate(size_t nbytes, etcffi::Device device, size_t room = kRoom,
                                             size_t alignment = kAlignment);
 
+  // Host memory that stays its caller's, who keeps it as long as anything refers to the block.
+  static etcffi::Ref<etcffi_block> borrow(void *data, size_t nbytes);
+  bool borrowed() const noexcept { return borrowed_; }
+
   // The living block on a device that [address, address + size) lies in, or none. An address in memory that
   // is allocated here can be of nothing else, so whoever lends it (a torch tensor or a CuPy array over a
   // result), the reference keeps it where it is.
@@ -70,4 +74,5 @@ private:
   size_t nbytes_;
   size_t room_;
   etcffi::Device device_;
+  bool borrowed_ = false;
 };

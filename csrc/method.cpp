@@ -113,6 +113,34 @@ void *copy_of(InputSlot &slot, const etcffi_memory &memory, size_t nbytes) {
   return slot.copy->data();
 }
 
+// A planned buffer in its caller's memory.
+Ref<etcffi_block> borrowed_block(const etcffi_region &region, size_t nbytes, const Device &device,
+                                 bool is_shared, size_t index, const std::string &doing) {
+  const std::string what = doing + " failed: the memory given for planned buffer " + std::to_string(index);
+  if (!device.is_cpu()) {
+    fail(ETCFFI_BadDevice,
+         what + " is the host's, and the buffer is on " + describe(to_c(device)) + "; pass None for it");
+  }
+  if (is_shared) {
+    fail(ETCFFI_BadArgument,
+         what +
+             " would be this method's alone, and the buffer is shared with the program's other methods; pass "
+             "None for it");
+  }
+  if (region.nbytes < nbytes || region.nbytes - nbytes < ETCFFI_PLANNED_ROOM) {
+    fail(ETCFFI_NoMemory, what + " has " + std::to_string(region.nbytes) + " bytes, and " +
+                              std::to_string(nbytes + ETCFFI_PLANNED_ROOM) + " are needed: the buffer's " +
+                              std::to_string(nbytes) + " and " + std::to_string(ETCFFI_PLANNED_ROOM) +
+                              " that a kernel may read behind them");
+  }
+  if (reinterpret_cast<uintptr_t>(region.data) % ETCFFI_PLANNED_ALIGNMENT != 0) {
+    fail(ETCFFI_BadLayout,
+         what + " begins at an address that is no multiple of " + std::to_string(ETCFFI_PLANNED_ALIGNMENT));
+  }
+  std::memset(region.data, 0, nbytes);
+  return etcffi_block::borrow(region.data, region.nbytes);
+}
+
 // The loaded tensor says where it is too, and has to agree with the metadata: memory is allocated by the one
 // and used by the other.
 void require_device(const std::string &what, const etcffi_tensor_info &info, const Tensor &loaded) {
@@ -124,7 +152,8 @@ void require_device(const std::string &what, const etcffi_tensor_info &info, con
 }
 
 // Puts into words what the runtime says with a number and a log line each.
-void fail_for_what_is_missing(const fb::ExecutionPlan *plan, const std::string &doing) {
+void fail_for_what_is_missing(const fb::ExecutionPlan *plan, const etcffi_data_map *data,
+                              const std::string &doing) {
   std::vector<std::string> missing;
   for (const std::string &name : operator_names(plan)) {
     if (etcffi_has_kernel(name.c_str()) == 0) {
@@ -141,6 +170,18 @@ void fail_for_what_is_missing(const fb::ExecutionPlan *plan, const std::string &
                                       ", which is not registered; registered: " + registered_backends() +
                                       "; load the library that brings it (Runtime.load_library)");
     }
+  }
+  missing.clear();
+  for (const std::string &name : external_names(plan)) {
+    if (data == nullptr || !data->has(name)) {
+      missing.push_back("'" + name + "'");
+    }
+  }
+  if (!missing.empty()) {
+    fail(ETCFFI_MissingData,
+         doing + " failed: its weights are kept outside of the program, and " +
+             (data == nullptr ? "no data file was given" : "not all of them are in " + data->files()) + ": " +
+             joined(missing) + "; pass the .ptd files exported with it (data_path=...)");
   }
 }
 
@@ -170,29 +211,40 @@ const NoDataFiles no_data_files;
 
 } // namespace
 
-Ref<etcffi_method> etcffi_method::load(etcffi_program *program, const char *name) {
-  auto loaded = Ref<etcffi_method>::adopt(new etcffi_method(program));
+etcffi_method::StateUse::StateUse(SharedState *state) : state_(state) {
+  if (state_ != nullptr && state_->in_use.exchange(true, std::memory_order_acquire)) {
+    fail(ETCFFI_Busy, "another thread is using a method that shares its state with this one; use them on one "
+                      "thread at a time, "
+                      "or load the program again for a state of its own");
+  }
+}
+
+etcffi_method::StateUse::~StateUse() {
+  if (state_ != nullptr) {
+    state_->in_use.store(false, std::memory_order_release);
+  }
+}
+
+Ref<etcffi_method> etcffi_method::load(etcffi_program *program, const char *name,
+                                       const etcffi_load_options &options) {
+  auto loaded = Ref<etcffi_method>::adopt(new etcffi_method(program, options));
   const size_t index = program->find_method(name);
-  loaded->load_method(name, index);
+  loaded->load_method(name, index, options);
   loaded->describe_inputs(index);
   loaded->describe_outputs(index);
   return loaded;
 }
 
-void etcffi_method::load_method(const char *name, size_t index) {
-  const std::string doing = std::string("loading the method '") + name + "'";
-  program_->check_delegates(index);
+void etcffi_method::place_planned_buffers(size_t index, const etcffi_load_options &options,
+                                          const std::string &doing) {
   const runtime::MethodMeta meta = program_->meta(index);
-  require_allocators(index, doing);
-  if (const fb::Tensor *constant = constant_on_device(program_->plan(index))) {
-    fail(ETCFFI_BadFile,
-         doing + " failed: the file puts a constant on " + describe(to_c(device_of(constant))) +
-             ", and the runtime leaves it in the host's memory, where the device cannot read it; export with "
-             "a partitioner that takes constants into its delegates, or without "
-             "skip_h2d_for_method_inputs");
+  const size_t count = meta.num_memory_planned_buffers();
+  if (options.planned != nullptr && options.num_planned != count) {
+    fail(ETCFFI_BadCount, doing + " failed: the method has " + std::to_string(count) +
+                              " planned buffers, and memory for " + std::to_string(options.num_planned) +
+                              " was given");
   }
-  bool host_only = true;
-  for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i) {
+  for (size_t i = 0; i < count; ++i) {
     auto size = meta.memory_planned_buffer_size(i);
     check(size.error(), doing);
     auto device = meta.memory_planned_buffer_device(i);
@@ -201,24 +253,67 @@ void etcffi_method::load_method(const char *name, size_t index) {
       fail(ETCFFI_BadFile, doing + " failed: the file states a planned buffer of negative size");
     }
     const auto nbytes = static_cast<size_t>(size.get());
-    planned_.push_back(etcffi_block::allocate(nbytes, device.get()));
+    const bool is_shared = shared_ != nullptr && i == SharedState::kPlannedBuffer;
+    if (options.planned != nullptr && options.planned[i].data != nullptr) {
+      planned_.push_back(borrowed_block(options.planned[i], nbytes, device.get(), is_shared, i, doing));
+    } else if (is_shared) {
+      planned_.push_back(shared_->block());
+    } else {
+      planned_.push_back(etcffi_block::allocate(nbytes, device.get()));
+    }
     spans_.emplace_back(static_cast<uint8_t *>(planned_.back()->data()), nbytes);
     devices_.push_back(device.get());
-    host_only = host_only && device.get().is_cpu();
   }
+}
+
+void etcffi_method::load_method(const char *name, size_t index, const etcffi_load_options &options) {
+  const std::string doing = std::string("loading the method '") + name + "'";
+  program_->check_delegates(index);
+  const fb::ExecutionPlan *plan = program_->plan(index);
+  const std::vector<std::string> backends = backend_names(plan);
+  backend_options_ =
+      std::make_unique<BackendOptions>(options.backend_options, options.num_backend_options, backends, doing);
+  require_allocators(index, doing);
+  if (const fb::Tensor *constant = constant_on_device(plan)) {
+    fail(ETCFFI_BadFile,
+         doing + " failed: the file puts a constant on " + describe(to_c(device_of(constant))) +
+             ", and the runtime leaves it in the host's memory, where the device cannot read it; export with "
+             "a partitioner that takes constants into its delegates, or without "
+             "skip_h2d_for_method_inputs");
+  }
+  shared_ = program_->shared_state(index);
+  const StateUse use(shared_);
+  place_planned_buffers(index, options, doing);
   const runtime::Span<runtime::Span<uint8_t>> spans(spans_.data(), spans_.size());
-  if (host_only) {
+  if (std::all_of(devices_.begin(), devices_.end(), [](const Device &device) { return device.is_cpu(); })) {
     planned_memory_.emplace(spans);
   } else {
     planned_memory_.emplace(spans, runtime::Span<const Device>(devices_.data(), devices_.size()));
   }
   memory_manager_.emplace(&method_allocator_, &*planned_memory_, &temp_allocator_);
+  if (!backends.empty()) {
+    pool_holder_.emplace();
+  }
+  std::vector<uint8_t> state;
+  if (shared_ != nullptr) {
+    state = shared_->save();
+  }
+  const runtime::NamedDataMap *data = data_.get();
   // Beside weights with names in the program itself, the runtime would merge the two, which takes time.
-  const bool has_named_data = program_->program().get_named_data_map().ok();
-  auto method = program_->program().load_method(name, &*memory_manager_, event_tracer_.get(),
-                                                has_named_data ? nullptr : &no_data_files);
+  if (data == nullptr && !program_->program().get_named_data_map().ok()) {
+    data = &no_data_files;
+  }
+  const PoolUse pool_use;
+  etcffi_event_tracer::Scope trace(event_tracer_.get());
+  auto method = program_->program().load_method(name, &*memory_manager_,
+                                                event_tracer_ ? event_tracer_->generator() : nullptr, data,
+                                                backend_options_->map());
+  if (shared_ != nullptr) {
+    shared_->restore(state, plan);
+  }
+  trace.done();
   if (!method.ok()) {
-    fail_for_what_is_missing(program_->plan(index), doing);
+    fail_for_what_is_missing(plan, data_.get(), doing);
     check(method.error(), doing);
   }
   method_.emplace(std::move(method.get()));
@@ -456,10 +551,13 @@ void etcffi_method::execute() {
       }
     }
   }
+  const PoolUse pool_use;
+  etcffi_event_tracer::Scope trace(event_tracer_.get());
   const runtime::Error error = method_->execute();
   if (inputs_spent_by_run_) {
     state_ = Inputs::kSpent;
   }
+  trace.done();
   check(error, "running the method");
   executed_ = true;
 }
@@ -603,8 +701,38 @@ Ref<etcffi_tensor> etcffi_method::get_attribute(const char *name) {
   return make_result(tensor.get(), false, nullptr);
 }
 
+etcffi_planned_buffer etcffi_method::planned_buffer(size_t index) const {
+  if (index >= planned_.size()) {
+    fail(ETCFFI_BadArgument, "the method has " + std::to_string(planned_.size()) + " planned buffers");
+  }
+  etcffi_planned_buffer out{};
+  out.nbytes = spans_[index].size();
+  out.device = to_c(devices_[index]);
+  out.owner = planned_[index]->borrowed()                                             ? ETCFFI_CALLERS
+              : shared_ != nullptr && planned_[index].get() == shared_->block().get() ? ETCFFI_SHARED
+                                                                                      : ETCFFI_OWN;
+  return out;
+}
+
 etcffi_status etcffi_method_load(etcffi_program *program, const char *name, etcffi_method **out) {
-  return guard([&] { *out = etcffi_method::load(program, name).detach(); });
+  const etcffi_load_options none{};
+  return etcffi_method_load_with(program, name, &none, out);
+}
+
+etcffi_status etcffi_method_load_with(etcffi_program *program, const char *name,
+                                      const etcffi_load_options *options, etcffi_method **out) {
+  return guard([&] { *out = etcffi_method::load(program, name, *options).detach(); });
+}
+
+etcffi_status etcffi_method_planned_buffer(etcffi_method *method, size_t index, etcffi_planned_buffer *out) {
+  return method->call([&] { *out = method->planned_buffer(index); });
+}
+
+etcffi_status etcffi_method_memory(etcffi_method *method, size_t *structures, size_t *temporary_peak) {
+  return method->call([&] {
+    *structures = method->structures();
+    *temporary_peak = method->temporary_peak();
+  });
 }
 
 void etcffi_method_release(etcffi_method *method) {

@@ -7,20 +7,24 @@
 #include <string>
 #include <vector>
 
-#include <executorch/extension/memory_allocator/malloc_memory_allocator.h>
 #include <executorch/runtime/core/event_tracer.h>
 #include <executorch/runtime/core/hierarchical_allocator.h>
 #include <executorch/runtime/core/span.h>
 #include <executorch/runtime/executor/memory_manager.h>
 #include <executorch/runtime/executor/method.h>
 
+#include "allocator.h"
+#include "backend_options.h"
 #include "block.h"
+#include "data_map.h"
 #include "et_cffi.h"
+#include "event_tracer.h"
 #include "input.h"
 #include "program.h"
 #include "ref.h"
 #include "status.h"
 #include "tensor.h"
+#include "threads.h"
 
 namespace etcffi {
 
@@ -46,7 +50,8 @@ struct OutputSlot {
 } // namespace etcffi
 
 struct etcffi_method final : etcffi::Counted {
-  static etcffi::Ref<etcffi_method> load(etcffi_program *program, const char *name);
+  static etcffi::Ref<etcffi_method> load(etcffi_program *program, const char *name,
+                                         const etcffi_load_options &options);
 
   // guard(), for a call that may leave the method half way through something: once a check inside the
   // runtime has failed, the method does not run again.
@@ -59,6 +64,7 @@ struct etcffi_method final : etcffi::Counted {
         std::atomic<bool> &in_use;
         ~Leave() { in_use.store(false, std::memory_order_release); }
       } leave{in_use_};
+      const StateUse use(shared_);
       try {
         body();
       } catch (const etcffi::RuntimeAbort &) {
@@ -74,8 +80,23 @@ struct etcffi_method final : etcffi::Counted {
   void execute();
   void get_outputs(bool clone, etcffi_value *values, size_t count);
   etcffi::Ref<etcffi_tensor> get_attribute(const char *name);
+  etcffi_planned_buffer planned_buffer(size_t index) const;
+  size_t structures() const { return method_allocator_.peak(); }
+  size_t temporary_peak() const { return temp_allocator_.peak(); }
 
 private:
+  // Claims the state that the method shares with others, for one call.
+  class StateUse {
+  public:
+    explicit StateUse(etcffi::SharedState *state);
+    ~StateUse();
+    StateUse(const StateUse &) = delete;
+    StateUse &operator=(const StateUse &) = delete;
+
+  private:
+    etcffi::SharedState *state_; // NULL: it shares none
+  };
+
   enum class Inputs {
     kUnset,
     kSet,
@@ -86,10 +107,12 @@ private:
     kSpent,
   };
 
-  explicit etcffi_method(etcffi_program *program) : program_(program) {}
+  etcffi_method(etcffi_program *program, const etcffi_load_options &options)
+      : program_(program), data_(options.data), event_tracer_(options.tracer) {}
   ~etcffi_method() override = default;
 
-  void load_method(const char *name, size_t index);
+  void load_method(const char *name, size_t index, const etcffi_load_options &options);
+  void place_planned_buffers(size_t index, const etcffi_load_options &options, const std::string &doing);
   void require_allocators(size_t index, const std::string &doing) const;
   void describe_inputs(size_t index);
   void describe_outputs(size_t index);
@@ -107,14 +130,18 @@ private:
   // In this order: each is used by those below it until they are destroyed. The method reads the program's
   // bytes, and its planned buffers, until its own destructor has run.
   etcffi::Ref<etcffi_program> program_;
-  executorch::extension::MallocMemoryAllocator method_allocator_;
-  executorch::extension::MallocMemoryAllocator temp_allocator_;
+  etcffi::Ref<etcffi_data_map> data_;
+  etcffi::Ref<etcffi_event_tracer> event_tracer_;
+  etcffi::SharedState *shared_ = nullptr; // the program's
+  std::optional<etcffi::PoolHolder> pool_holder_;
+  etcffi::CountingAllocator method_allocator_;
+  etcffi::CountingAllocator temp_allocator_;
   std::vector<etcffi::Ref<etcffi_block>> planned_;
   std::vector<executorch::runtime::Span<uint8_t>> spans_;
   std::vector<etcffi::Device> devices_;
   std::optional<executorch::runtime::HierarchicalAllocator> planned_memory_;
   std::optional<executorch::runtime::MemoryManager> memory_manager_;
-  std::unique_ptr<executorch::runtime::EventTracer> event_tracer_;
+  std::unique_ptr<etcffi::BackendOptions> backend_options_;
   std::vector<etcffi::InputSlot> inputs_;
   std::vector<etcffi::OutputSlot> outputs_;
   std::optional<executorch::runtime::Method> method_;

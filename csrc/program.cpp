@@ -84,6 +84,7 @@ void etcffi_program::load(int32_t verification) {
   for (const auto *plan : *parsed_->execution_plan()) {
     plans_.push_back(plan);
   }
+  shared_state_ = SharedState::find(plans_);
 }
 
 void etcffi_program::check_delegates(size_t method) const {

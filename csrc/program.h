@@ -13,6 +13,7 @@
 #include "et_cffi.h"
 #include "ref.h"
 #include "schema.h"
+#include "shared_state.h"
 
 struct etcffi_program final : etcffi::Counted {
   // Who owns the bytes, until when: the loader reads them as long as the program lives, which is until its
@@ -28,6 +29,10 @@ struct etcffi_program final : etcffi::Counted {
   const etcffi::fb::ExecutionPlan *plan(size_t method) const;
   // Fails with ETCFFI_UnknownMethod, naming those there are.
   size_t find_method(const char *name) const;
+  // What this method shares with others, or NULL.
+  etcffi::SharedState *shared_state(size_t method) const {
+    return shared_state_ && shared_state_->used_by(plan(method)) ? shared_state_.get() : nullptr;
+  }
   executorch::runtime::MethodMeta meta(size_t method) const;
   etcffi_tensor_info tensor_info(size_t method, int32_t side, size_t index) const;
   // Fails with ETCFFI_BadFile where the data of one of a method's delegates does not belong to the program.
@@ -46,5 +51,6 @@ private:
   const etcffi::fb::Program *parsed_ = nullptr;
   uint64_t segments_at_ = 0;
   std::vector<const etcffi::fb::ExecutionPlan *> plans_;
+  std::unique_ptr<etcffi::SharedState> shared_state_;
   std::optional<executorch::runtime::Program> program_;
 };

@@ -1,6 +1,4 @@
-// The runtime's registries of kernels and backends, and the libraries that fill them.
-#include <dlfcn.h>
-
+// The runtime's registries of kernels and backends.
 #include <string>
 
 #include <executorch/runtime/backend/interface.h>
@@ -27,6 +25,15 @@ int32_t etcffi_has_backend(const char *name) {
   return runtime::get_backend_class(name) != nullptr ? 1 : 0;
 }
 
+int32_t etcffi_backend_is_available(const char *name) {
+  int32_t available = 0;
+  const etcffi_status status = guard([&] {
+    const runtime::BackendInterface *backend = runtime::get_backend_class(name);
+    available = backend != nullptr && backend->is_available() ? 1 : 0;
+  });
+  return status == 0 ? available : 0;
+}
+
 size_t etcffi_num_kernels(void) {
   return runtime::get_registered_kernels().size();
 }
@@ -49,14 +56,4 @@ int32_t etcffi_has_kernel(const char *name) {
     }
   }
   return 0;
-}
-
-etcffi_status etcffi_load_library(const char *path) {
-  return guard([&] {
-    if (dlopen(path, RTLD_NOW | RTLD_LOCAL) == nullptr) {
-      const char *reason = dlerror();
-      fail(ETCFFI_BadFile,
-           std::string("loading the library '") + path + "' failed: " + (reason == nullptr ? "" : reason));
-    }
-  });
 }

@@ -34,13 +34,9 @@ std::string printable(const uint8_t *bytes, size_t count) {
   return text;
 }
 
-struct Range {
-  uint32_t memory_id;
-  uint64_t begin;
-  uint64_t end;
-};
+} // namespace
 
-bool planned_range(const fb::Tensor *tensor, Range *out) {
+bool planned_range(const fb::Tensor *tensor, PlannedRange *out) {
   if (tensor == nullptr || tensor->allocation_info() == nullptr || tensor->sizes() == nullptr) {
     return false;
   }
@@ -56,8 +52,6 @@ bool planned_range(const fb::Tensor *tensor, Range *out) {
   out->end = out->begin + nbytes;
   return true;
 }
-
-} // namespace
 
 FileExtent check_head(const uint8_t *head, size_t head_size, uint64_t file_size, const std::string &what) {
   if (file_size == 0) {
@@ -192,13 +186,13 @@ const fb::Tensor *constant_on_device(const fb::ExecutionPlan *plan) {
 
 bool planned_memory_is_reused(const fb::ExecutionPlan *plan, size_t input) {
   const int32_t own = value_index(plan, ETCFFI_INPUT, input);
-  Range mine{};
+  PlannedRange mine{};
   if (!planned_range(tensor_of(plan, ETCFFI_INPUT, input), &mine)) {
     return false;
   }
   const auto *values = plan->values();
   for (flatbuffers::uoffset_t i = 0; i < values->size(); ++i) {
-    Range other{};
+    PlannedRange other{};
     const fb::EValue *value = values->Get(i);
     if (static_cast<int32_t>(i) == own || value == nullptr ||
         !planned_range(value->val_as_Tensor(), &other)) {
@@ -287,6 +281,21 @@ std::vector<std::string> operator_names(const fb::ExecutionPlan *plan) {
     }
   }
   return names;
+}
+
+std::vector<std::string> external_names(const fb::ExecutionPlan *plan) {
+  std::set<std::string> names;
+  if (plan->values() != nullptr) {
+    for (const auto *value : *plan->values()) {
+      const fb::Tensor *tensor = value == nullptr ? nullptr : value->val_as_Tensor();
+      const auto *extra = tensor == nullptr ? nullptr : tensor->extra_tensor_info();
+      if (extra != nullptr && extra->location() == fb::TensorDataLocation::EXTERNAL &&
+          extra->fully_qualified_name() != nullptr) {
+        names.insert(extra->fully_qualified_name()->str());
+      }
+    }
+  }
+  return {names.begin(), names.end()};
 }
 
 std::vector<std::string> backend_names(const fb::ExecutionPlan *plan) {

@@ -51,6 +51,14 @@ int32_t value_index(const fb::ExecutionPlan *plan, int32_t side, size_t index);
 bool is_dynamic(const fb::Tensor *tensor);
 Device device_of(const fb::Tensor *tensor);
 
+// Where a tensor's planned memory is.
+struct PlannedRange {
+  uint32_t memory_id;
+  uint64_t begin;
+  uint64_t end;
+};
+// False where the tensor is NULL or has none.
+bool planned_range(const fb::Tensor *tensor, PlannedRange *out);
 // A tensor that the file brings the bytes of and puts on a device, or NULL. The runtime leaves the bytes in
 // the host's memory and calls it the device's.
 const fb::Tensor *constant_on_device(const fb::ExecutionPlan *plan);
@@ -67,5 +75,8 @@ size_t num_instructions(const fb::ExecutionPlan *plan);
 // The names of all operators and of all backends that a method uses, as the registries spell them.
 std::vector<std::string> operator_names(const fb::ExecutionPlan *plan);
 std::vector<std::string> backend_names(const fb::ExecutionPlan *plan);
+
+// The names of the tensors whose data is outside of the program's file.
+std::vector<std::string> external_names(const fb::ExecutionPlan *plan);
 
 } // namespace etcffi

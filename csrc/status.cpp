@@ -1,5 +1,7 @@
 #include "status.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cinttypes>
 #include <cstdlib>
@@ -86,7 +88,14 @@ void emit_log(et_timestamp_t timestamp, et_pal_log_level_t level, const char *fi
   }
 }
 
+int abort_descriptor = -1;
+
 void on_abort() {
+  if (abort_descriptor >= 0) {
+    const std::string &errors = call_state().errors;
+    const ssize_t written = write(abort_descriptor, errors.data(), errors.size());
+    _exit(written < 0 ? 2 : 1);
+  }
   if (call_state().depth > 0) {
     throw RuntimeAbort();
   }
@@ -116,6 +125,10 @@ void install_hooks() noexcept {
 
 void fail(etcffi_status status, std::string message) {
   throw Failure(status, std::move(message));
+}
+
+void exit_on_abort(int descriptor) noexcept {
+  abort_descriptor = descriptor;
 }
 
 std::string logged_errors() {
@@ -265,6 +278,14 @@ const char *etcffi_status_name(etcffi_status status) {
     return "Busy";
   case ETCFFI_MethodBroken:
     return "MethodBroken";
+  case ETCFFI_BadData:
+    return "BadData";
+  case ETCFFI_MissingData:
+    return "MissingData";
+  case ETCFFI_BadLibrary:
+    return "BadLibrary";
+  case ETCFFI_AlreadyRegistered:
+    return "AlreadyRegistered";
   default: {
     // The runtime's own names read "Error::InvalidArgument".
     const char *name = runtime::to_string(static_cast<runtime::Error>(status));

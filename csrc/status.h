@@ -35,6 +35,10 @@ void check(executorch::runtime::Error error, const std::string &doing);
 // The error lines captured on this thread so far in this call, joined by "; ".
 std::string logged_errors();
 
+// In a copy of the process that is to end: from now on a failed check writes the error lines to `descriptor`
+// and ends it, with no exception and no exit handler.
+void exit_on_abort(int descriptor) noexcept;
+
 namespace internal {
 class CallScope {
 public:

@@ -52,6 +52,10 @@ template <typename Managed> Managed *export_tensor(etcffi_tensor *tensor) {
 
 } // namespace
 
+int32_t etcffi_tensor_is_borrowed(const etcffi_tensor *tensor) {
+  return tensor->block->borrowed() ? 1 : 0;
+}
+
 namespace etcffi {
 
 Ref<etcffi_tensor> copy_of(const etcffi_memory &memory, const Device &device) {
@@ -98,6 +102,35 @@ etcffi_status etcffi_tensor_synchronize(const etcffi_tensor *tensor) {
     if (memory.device.type != ETCFFI_DeviceType_CPU && memory.nbytes > 0) {
       copy_bytes(&byte, DeviceType::CPU, memory.data, from_c(memory.device), 1);
     }
+  });
+}
+
+etcffi_status etcffi_tensor_new(const etcffi_memory *memory, etcffi_tensor **out) {
+  return guard([&] {
+    etcffi_memory made = *memory;
+    if (made.ndim < 0 || made.ndim > ETCFFI_MAX_DIM) {
+      fail(ETCFFI_BadShape, "a tensor has 0 to " + std::to_string(ETCFFI_MAX_DIM) + " dimensions");
+    }
+    auto wanted = static_cast<size_t>(dtype_of(made.scalar_type).itemsize);
+    for (int32_t i = 0; i < made.ndim; ++i) {
+      if (made.sizes[i] < 0 || __builtin_mul_overflow(wanted, static_cast<size_t>(made.sizes[i]), &wanted)) {
+        fail(ETCFFI_BadShape, "a tensor's sizes are too large, or negative");
+      }
+    }
+    if (wanted > made.nbytes) {
+      fail(ETCFFI_NoMemory, "the elements take " + std::to_string(wanted) + " bytes, and there are " +
+                                std::to_string(made.nbytes));
+    }
+    auto block = etcffi_block::allocate(wanted, DeviceType::CPU);
+    if (wanted > 0) {
+      std::memcpy(block->data(), made.data, wanted);
+    }
+    made.data = block->data();
+    made.nbytes = wanted;
+    made.device = {ETCFFI_DeviceType_CPU, 0};
+    made.flags = 0;
+    made.has_strides = 1;
+    *out = new etcffi_tensor(made, std::move(block));
   });
 }
 

@@ -1,10 +1,12 @@
 """Run ExecuTorch programs (.pte) with plain memory and no PyTorch.
 
+```python
 from et_cffi import Runtime
 
 method = Runtime.get().load_program("model.pte").load_method("forward")
 result = method.execute([array])[0]
 values = numpy.asarray(result)
+```
 """
 
 from __future__ import annotations
@@ -12,17 +14,20 @@ from __future__ import annotations
 import os
 
 from et_cffi import errors
-from et_cffi._lib import PACKAGE, ffi, lib
+from et_cffi._lib import LIBRARY_DIR, PACKAGE, ffi, lib
 from et_cffi.device import Device, DeviceType
 from et_cffi.dtypes import ScalarType
 from et_cffi.errors import ExecuTorchError
 from et_cffi.layout import lay_out
+from et_cffi.memory import MemoryUse, PlannedBuffer
 from et_cffi.metadata import MethodMeta, TensorInfo
 from et_cffi.method import Method
 from et_cffi.method_pool import MethodPool
+from et_cffi.portable_lib import ExecuTorchMethod, ExecuTorchProgram
 from et_cffi.program import Program, Verification
 from et_cffi.runtime import BackendRegistry, OperatorRegistry, Runtime
 from et_cffi.tensor_buffer import TensorBuffer
+from et_cffi.threads import num_threads, set_num_threads
 
 __version__ = "0.1.0"
 
@@ -34,10 +39,14 @@ __all__ = [
     "Device",
     "DeviceType",
     "ExecuTorchError",
+    "ExecuTorchMethod",
+    "ExecuTorchProgram",
+    "MemoryUse",
     "Method",
     "MethodMeta",
     "MethodPool",
     "OperatorRegistry",
+    "PlannedBuffer",
     "Program",
     "Runtime",
     "ScalarType",
@@ -47,11 +56,19 @@ __all__ = [
     "errors",
     "ffi",
     "get_include",
+    "get_library_dir",
     "lay_out",
     "lib",
+    "num_threads",
+    "set_num_threads",
 ]
 
 
 def get_include() -> str:
     """The directory that holds et_cffi.h, for a C or C++ program."""
     return os.path.join(PACKAGE, "include")
+
+
+def get_library_dir() -> str:
+    """The directory that holds libet_cffi and the runtime's libraries, for a C or C++ program's linker."""
+    return LIBRARY_DIR

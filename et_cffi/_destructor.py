@@ -8,8 +8,9 @@ from typing import Any, Callable
 class Destructor:
     """What `ffi.gc` calls. It keeps what the handle needs until it has run.
 
-    CPython's collector finalises the objects of a reference cycle in any order, so a finaliser of the caller's
-    may come to a program or a method whose handle is no more. Whoever uses a handle asks `done` first.
+    CPython's collector finalises the objects of a reference cycle in any order, so a finaliser of the
+    caller's may come to a program or a method whose handle is no more. Whoever uses a handle asks `done`
+    first.
     """
 
     __slots__ = ("_needed", "_release", "done")

@@ -81,8 +81,8 @@ def claim_dlpack(source: Any, anchor: Anchor | None) -> Memory:
             pinned=pinned,
             read_only=versioned and bool(managed.flags & lib.ETCFFI_DLPACK_READ_ONLY),
             device=device,
-            # It holds the anchor, and so the storage. `done`: the capsule was given back before its time, where
-            # a collector finalises it together with the method.
+            # It holds the anchor, and so the storage. `done`: the capsule was given back before its time,
+            # where a collector finalises it together with the method.
             locate=lambda: (destructor.done, anchor and anchor.locate()),
             release_owner=lambda: ffi.release(managed),
         )

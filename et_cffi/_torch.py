@@ -50,7 +50,10 @@ def _describe(torch: Any, source: Any) -> Memory:
         raise DtypeError(f"its dtype {name} is none that the runtime knows; convert it first")
     device = tensor.device.__get__(source)
     if device.type not in {"cpu", "cuda"}:
-        raise DeviceError(f"it is on {device}, which the runtime cannot name; move it to the cpu first")
+        raise DeviceError(
+            f"it is on device {device}, which the runtime cannot name; only CPU and CUDA tensors can be "
+            "passed to a method"
+        )
     itemsize = tensor.element_size(source)
     shape, strides = tuple(tensor.size(source)), tuple(tensor.stride(source))
     if len(shape) != len(strides) or itemsize != DTYPES[scalar_type].itemsize:
@@ -101,7 +104,10 @@ def _refuse_what_holds_no_values(torch: Any, source: Any) -> None:
     if tensor.is_nested.__get__(source):
         raise InputKindError("it is a nested tensor; pad it first")
     if tensor.device.__get__(source).type == "meta":
-        raise InputKindError("it is on the meta device, where tensors have no values")
+        raise InputKindError(
+            "it is on device meta, where tensors have no values; only CPU and CUDA tensors can be passed to "
+            "a method"
+        )
     # torch applies the sign when something reads the tensor, so the memory holds other values.
     if tensor.is_neg(source):
         raise InputKindError("it is a negated view, whose sign is pending; call .resolve_neg() first")

@@ -46,6 +46,39 @@ class InvalidProgramError(ExecuTorchError, ValueError):
     """The data is no ExecuTorch program: empty, truncated, damaged, of another kind or version."""
 
 
+class DataNotFoundError(ExecuTorchError, FileNotFoundError):
+    """There is no data file (.ptd) of that name."""
+
+    def __init__(self, message: str, filename: str) -> None:
+        super().__init__(message)
+        self.errno = errno.ENOENT
+        self.filename = filename
+
+
+class InvalidDataError(ExecuTorchError, ValueError):
+    """A data file (.ptd) is none, or truncated or damaged, or names what another one names too."""
+
+
+class DataMissingError(ExecuTorchError, KeyError):
+    """A method's weights are kept outside of its program, and were not given."""
+
+
+class VerificationError(ExecuTorchError):
+    """A method's outputs are not what its bundled test case expects; the message has each output's report."""
+
+
+class InvalidETDumpError(ExecuTorchError, ValueError):
+    """The data is no ETDump: empty, truncated, damaged or of another kind."""
+
+
+class LibraryError(ExecuTorchError, OSError):
+    """A shared library of kernels or of a backend that cannot be loaded."""
+
+
+class AlreadyRegisteredError(ExecuTorchError):
+    """A library whose kernels or backend are registered already; registering twice would end the process."""
+
+
 class UnknownMethodError(ExecuTorchError, KeyError):
     """The program has no method of that name."""
 
@@ -56,6 +89,10 @@ class OperatorMissingError(ExecuTorchError, NotImplementedError):
 
 class BackendMissingError(ExecuTorchError, NotImplementedError):
     """The method delegates to a backend that is not registered."""
+
+
+class ArgumentError(ExecuTorchError, ValueError):
+    """An argument that cannot be: a number out of range, an option for nobody."""
 
 
 class InputCountError(ExecuTorchError, ValueError):
@@ -127,6 +164,11 @@ _BY_STATUS: dict[int, type[ExecuTorchError]] = {
     lib.ETCFFI_NotExecuted: MethodStateError,
     lib.ETCFFI_MethodBroken: MethodStateError,
     lib.ETCFFI_Busy: ThreadError,
+    lib.ETCFFI_BadData: InvalidDataError,
+    lib.ETCFFI_MissingData: DataMissingError,
+    lib.ETCFFI_BadLibrary: LibraryError,
+    lib.ETCFFI_AlreadyRegistered: AlreadyRegisteredError,
+    lib.ETCFFI_BadArgument: ArgumentError,
 }
 
 

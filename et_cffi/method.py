@@ -12,6 +12,7 @@ from et_cffi._lib import address_of, cpython, ffi, lib
 from et_cffi._log import forward_log
 from et_cffi._torch import loaded_torch, to_torch
 from et_cffi.errors import MemoryMovedError, MethodStateError, ThreadError, check, failure
+from et_cffi.memory import MemoryUse, PlannedMemory, memory_of
 from et_cffi.metadata import MethodMeta
 from et_cffi.tensor_buffer import TensorBuffer
 
@@ -48,9 +49,12 @@ class Method:
     so at a definite time.
     """
 
-    def __init__(self, handle: Any, destructor: Destructor, metadata: MethodMeta) -> None:
+    def __init__(
+        self, handle: Any, destructor: Destructor, metadata: MethodMeta, planned: PlannedMemory | None = None
+    ) -> None:
         self._handle: Any | None = handle
         self._destructor = destructor
+        self._planned = planned
         self._metadata = metadata
         self._writer = InputWriter(metadata)
         self._num_outputs = metadata.num_outputs()
@@ -77,7 +81,8 @@ class Method:
         # Asked once, when the method is loaded: the type of a result must not change under a caller in
         # the middle of a run because something else imported torch.
         self._torch = loaded_torch()
-        self._runner = self._make_runner() if cpython else None
+        # What is lent out of a caller's planned memory has to hold it, which the runner knows nothing of.
+        self._runner = self._make_runner() if cpython and planned is None else None
 
     def _make_runner(self) -> Any:
         """What runs the method by CPython's C API, where all inputs and outputs are tensors; else None."""
@@ -149,6 +154,14 @@ class Method:
         finally:
             self._leave()
 
+    def _execute_only(self) -> None:
+        """`execute()` that leaves the outputs where they are, for portable_lib."""
+        handle = self._enter()
+        try:
+            self._step(handle, None, clone=True, run=True)
+        finally:
+            self._leave()
+
     def get_outputs(self, clone_outputs: bool = True) -> list[Any]:
         """The outputs of the last run; read twice, the same objects.
 
@@ -181,6 +194,15 @@ class Method:
         finally:
             self._leave()
 
+    @property
+    def memory(self) -> MemoryUse:
+        """What the method uses of memory, in bytes."""
+        handle = self._enter()
+        try:
+            return memory_of(handle)
+        finally:
+            self._leave()
+
     def close(self) -> None:
         """Frees the method's memory and lets go of its inputs. Results that were handed over stay valid.
 
@@ -195,6 +217,7 @@ class Method:
                     f"the method '{self._metadata.name()}' is running and cannot be closed"
                 )
             handle, self._handle = self._handle, None
+            self._planned = None
             self._results = {}
             if handle is not None and not self._destructor.done:
                 ffi.release(handle)
@@ -233,6 +256,12 @@ class Method:
             self._claim.release()
             state = "in the middle of a run, on this thread" if self._running else "closed"
             raise MethodStateError(f"the method '{self._metadata.name()}' is {state}")
+        if self._planned is not None:
+            try:
+                self._planned.check()
+            except BaseException:
+                self._claim.release()
+                raise
         self._calls += 1
         return handle
 
@@ -332,6 +361,12 @@ class Method:
     def _read(self, handle: Any, clone: bool, run: bool) -> list[Any]:
         """The outputs, of a run with the inputs that were set where `run` says so."""
         values = self._output_values.pop() if self._output_values else self._new_output_values()
+        results = self._step(handle, values, clone=clone, run=run)
+        return self._convert(values, clone, results)
+
+    def _step(self, handle: Any, values: Any | None, *, clone: bool, run: bool) -> Results:
+        """Runs the method with the inputs that were set, or gets the outputs into `values`, or both. Returns
+        the place to keep these in."""
         self._running = True
         # An output may be in an input's memory too.
         moved = _have_moved(self._held)
@@ -339,7 +374,7 @@ class Method:
         if run and not moved:
             self._results = {}
             status = lib.etcffi_method_execute(handle)
-        if not status and not moved:
+        if values is not None and not status and not moved:
             status = lib.etcffi_method_get_outputs(handle, clone, values, self._num_outputs)
         results = self._results
         self._running = False
@@ -347,7 +382,7 @@ class Method:
             raise MemoryMovedError(_MOVED)
         check(status)
         forward_log()
-        return self._convert(values, clone, results)
+        return results
 
     def _convert(self, values: Any, clone: bool, results: Results) -> list[Any]:
         # Kept with the results of that run: converting one may call Python, which may run the method again.
@@ -385,6 +420,7 @@ class Method:
         return None
 
     def _result(self, buffer: TensorBuffer) -> Any:
+        buffer._keeps = self._planned
         return buffer if self._torch is None else to_torch(self._torch, buffer)
 
 

@@ -19,8 +19,9 @@ class MethodPool:
     """`size` methods loaded from one program: any thread executes on one that is idle.
 
     The program's weights are there once; planned memory and state are each method's own, so a method that
-    keeps state from call to call is not for a pool. Kernels that use threads of their own (XNNPACK) share the
-    runtime's thread pool and gain little from several methods: set `et_cffi.set_num_threads(1)` beside a pool.
+    keeps state from call to call is not for a pool. Kernels that use threads of their own (XNNPACK) share
+    the runtime's thread pool and gain little from several methods: set `et_cffi.set_num_threads(1)` beside a
+    pool.
 
         with MethodPool(program, "forward", 4) as pool:
             for outputs in pool.map(batches):
@@ -65,8 +66,8 @@ class MethodPool:
     def map(self, inputs: Iterable[Any]) -> Iterator[list[Any]]:
         """The outputs for each item of `inputs`, in their order, executed on as many threads as methods.
 
-        No more than twice `size` items are taken from `inputs` ahead of the results that were asked for, so an
-        endless iterable is fine. An error is raised at its item's turn, and ends the iteration: what had
+        No more than twice `size` items are taken from `inputs` ahead of the results that were asked for, so
+        an endless iterable is fine. An error is raised at its item's turn, and ends the iteration: what had
         begun is finished, nothing more is taken. Closing the iterator does the same.
 
         Raises:

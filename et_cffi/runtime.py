@@ -7,8 +7,10 @@ import os
 from typing import Any
 
 from et_cffi._buffer import is_buffer
+from et_cffi._data import load_data
 from et_cffi._lib import LIBRARY_DIR, ffi, lib, text
 from et_cffi._log import forward_log
+from et_cffi._tracer import make_tracer
 from et_cffi.errors import check
 from et_cffi.program import Program, Verification, program_from_buffer, program_from_path
 
@@ -37,8 +39,8 @@ class BackendRegistry:
         return _names(lib.etcffi_num_backends(), lib.etcffi_backend_name)
 
     def is_available(self, backend_name: str) -> bool:
-        """Whether a backend of that name is registered."""
-        return bool(lib.etcffi_has_backend(backend_name.encode()))
+        """Whether a backend of that name is registered and can run here."""
+        return bool(lib.etcffi_backend_is_available(backend_name.encode()))
 
     def set_input_needs(self, backend_name: str, *, padding: int, alignment: int) -> None:
         """Says what a backend needs of an input's memory in order to read it in place.
@@ -67,7 +69,10 @@ class OperatorRegistry:
     @property
     def operator_names(self) -> set[str]:
         """Their names, such as "aten::add.out"."""
-        return set(_names(lib.etcffi_num_kernels(), lib.etcffi_kernel_name))
+        return set(self._names())
+
+    def _names(self) -> list[str]:
+        return _names(lib.etcffi_num_kernels(), lib.etcffi_kernel_name)
 
 
 class Runtime:
@@ -93,7 +98,13 @@ class Runtime:
         self.operator_registry = OperatorRegistry()
 
     def load_program(
-        self, data: Any, *, verification: Verification = Verification.InternalConsistency
+        self,
+        data: Any,
+        *,
+        verification: Verification = Verification.InternalConsistency,
+        enable_etdump: bool = False,
+        debug_buffer_size: int = 0,
+        data_path: Any = None,
     ) -> Program:
         """Loads a program.
 
@@ -102,23 +113,33 @@ class Runtime:
                 bytes or another read-only buffer, which is read in place and kept; a writable buffer
                 (bytearray, an array), which is copied; or a file object opened for reading bytes.
             verification: how much the runtime checks.
+            enable_etdump: whether to record what the program's methods do, for
+                `Program.write_etdump_result_to_file`. They then run one at a time.
+            debug_buffer_size: with `enable_etdump`, how many bytes of instructions' results to record as
+                well, until the ETDump is written. A run whose results do not fit fails and says how many
+                it needs.
+            data_path: where the program's weights are kept outside of its file: the path of a .ptd, which is
+                mapped; a buffer that holds one (as for `data`); or a list of these.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: there is no such file, of the program or of its data.
+            InvalidDataError: a data file is no whole one of this version.
+            ValueError: `debug_buffer_size` without `enable_etdump`.
             InvalidProgramError: the data is no whole program of this version.
             TypeError: `data` is none of these.
         """
+        tracer = make_tracer(enable_etdump, debug_buffer_size)
         if isinstance(data, (str, os.PathLike)):
-            return program_from_path(os.fsdecode(data), verification)
+            return program_from_path(os.fsdecode(data), verification, load_data(data_path), tracer)
         if is_buffer(data):
-            return program_from_buffer(data, verification)
+            return program_from_buffer(data, verification, load_data(data_path), tracer)
         if hasattr(data, "read"):
             content = data.read()
             if not isinstance(content, bytes):
                 raise TypeError(
                     f"the file gives {type(content).__name__}, not bytes; open it in binary mode ('rb')"
                 )
-            return program_from_buffer(content, verification)
+            return program_from_buffer(content, verification, load_data(data_path), tracer)
         raise TypeError(
             f"a program is loaded from a path, a buffer or a file object, not from a {type(data).__name__}"
         )
@@ -126,11 +147,14 @@ class Runtime:
     def load_library(self, path: Any) -> None:
         """Loads a shared library of kernels or of a backend, which registers itself.
 
+        Registering something twice ends the process, so the library is tried out in a copy of it first.
+
         Args:
             path: the library's file (str or os.PathLike).
 
         Raises:
-            ExecuTorchError: it cannot be loaded, and the loader's reason.
+            AlreadyRegisteredError: what it brings is registered already, or it is loaded already.
+            LibraryError: it cannot be loaded, and the loader's reason.
         """
         check(lib.etcffi_load_library(os.fsencode(path)))
         forward_log()

@@ -51,7 +51,8 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
     was copied there (`buffer.to_host()`).
     """
 
-    __slots__ = ("__weakref__",)
+    # _keeps: the caller's planned memory, where this may be lent out of it.
+    __slots__ = ("__weakref__", "_keeps")
 
     def __init__(self) -> None:
         raise TypeError("a TensorBuffer is what a method returns; it is not made from Python")
@@ -180,6 +181,14 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
             )
         _check_stream(stream, here)
         versioned = max_version is not None and tuple(max_version) >= (1, 0)
+        if lib.etcffi_tensor_is_borrowed(self._tensor):
+            # The caller's own memory (load_method's planned_memory), which a capsule could outlive.
+            if copy is False:
+                raise DeviceError(
+                    "the memory is a buffer of planned_memory, which DLPack cannot keep alive; read the "
+                    "buffer itself, or take a copy"
+                )
+            copy = True
         if copy or wanted != here:
             made = ffi.new("etcffi_tensor **")
             copy_tensor = lib.etcffi_tensor_clone if wanted == here else lib.etcffi_tensor_to_host

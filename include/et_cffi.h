@@ -126,7 +126,11 @@ enum {
   ETCFFI_InputsIncomplete,    /* a call that set inputs was refused, or none was made */
   ETCFFI_NotExecuted,         /* outputs asked for before the method ran with these inputs */
   ETCFFI_Busy,                /* another thread is using the method */
-  ETCFFI_MethodBroken         /* the method aborted once and does not run again */
+  ETCFFI_MethodBroken,        /* the method aborted once and does not run again */
+  ETCFFI_BadData,             /* not a .ptd, truncated, damaged, or a name that two of them have */
+  ETCFFI_MissingData,         /* the method's weights are outside of the program, and were not given */
+  ETCFFI_BadLibrary,          /* a shared library that cannot be loaded */
+  ETCFFI_AlreadyRegistered    /* a library whose kernels or backend another one has registered */
 };
 
 /* One row of the table of scalar types. */
@@ -177,6 +181,8 @@ typedef struct etcffi_program etcffi_program;
 typedef struct etcffi_method etcffi_method;
 typedef struct etcffi_block etcffi_block;
 typedef struct etcffi_tensor etcffi_tensor;
+typedef struct etcffi_data_map etcffi_data_map;
+typedef struct etcffi_event_tracer etcffi_event_tracer;
 
 /* One input or output: a tag (ETCFFI_Tag_...) and the member that belongs to it. */
 typedef struct etcffi_value {
@@ -228,6 +234,8 @@ ETCFFI_API etcffi_status etcffi_initialize(void);
 ETCFFI_API size_t etcffi_num_backends(void);
 ETCFFI_API etcffi_status etcffi_backend_name(size_t index, const char **out);
 ETCFFI_API int32_t etcffi_has_backend(const char *name);
+/* Whether the backend is registered and says that it can run here. */
+ETCFFI_API int32_t etcffi_backend_is_available(const char *name);
 /* What a backend needs of an input's memory in order to read it in place: how many bytes behind the
    elements must be readable, and the address's alignment. A backend for which this was never said is
    taken to need more than any caller's memory has: its inputs are copied. Read when a method is loaded. */
@@ -235,8 +243,58 @@ ETCFFI_API etcffi_status etcffi_set_backend_needs(const char *backend, size_t pa
 ETCFFI_API size_t etcffi_num_kernels(void);
 ETCFFI_API etcffi_status etcffi_kernel_name(size_t index, const char **out);
 ETCFFI_API int32_t etcffi_has_kernel(const char *name);
-/* Loads a shared library of kernels or of a backend, which registers itself as it loads. */
+/* Loads a shared library of kernels or of a backend, which registers itself as it loads. It is tried out in a
+   copy of the process first (a fork), since registering something twice ends the process: then, and where the
+   library is loaded already, ETCFFI_AlreadyRegistered. */
 ETCFFI_API etcffi_status etcffi_load_library(const char *path);
+
+/* ---- files of the developer tools ------------------------------------------------------------------ */
+
+enum { ETCFFI_FILE_ETDUMP = 0, ETCFFI_FILE_BUNDLED_PROGRAM = 1 };
+/* Whether every offset and length in the file leads inside of it, so that it can be read without checking any:
+   ETCFFI_BadFile where one does not, or where the file is of another kind. */
+ETCFFI_API etcffi_status etcffi_verify_file(int32_t kind, const void *data, size_t nbytes);
+
+/* ---- threads ------------------------------------------------------------------------------------- */
+
+/* How many threads kernels and backends use, the calling one included. It begins as the number of
+   processors that the runtime finds. */
+ETCFFI_API etcffi_status etcffi_num_threads(size_t *out);
+/* Counts for every run that begins afterwards. Waits for the loads and runs under way (in this library), and
+   holds back new ones meanwhile. Refused with ETCFFI_Busy from within a run, and where more threads are asked
+   for than there ever were while methods that delegate to a backend are loaded. */
+ETCFFI_API etcffi_status etcffi_set_num_threads(size_t count);
+
+/* ---- data outside of a program's file (.ptd) ------------------------------------------------------- */
+
+/* An empty map from names to data. Files and buffers are added before it is used in a load. */
+ETCFFI_API etcffi_status etcffi_data_map_new(etcffi_data_map **out);
+/* Maps the file. */
+ETCFFI_API etcffi_status etcffi_data_map_add_file(etcffi_data_map *map, const char *path);
+/* Reads the data in place, unless `copy` is non-zero: the caller keeps the bytes, unchanged, until the map and
+   every method loaded with it are released. `name` is what messages call it. */
+ETCFFI_API etcffi_status etcffi_data_map_add_buffer(etcffi_data_map *map, const char *name, const void *data,
+                                                    size_t nbytes, int32_t copy);
+ETCFFI_API void etcffi_data_map_release(etcffi_data_map *map);
+
+/* ---- tracing (ETDump) ------------------------------------------------------------------------------ */
+
+/* Records what the methods loaded with it do. With a debug buffer of more than 0 bytes it records the results
+   of every instruction too, and a run whose results do not fit fails with
+   ETCFFI_OutOfMemory. Methods that share
+   a tracer run one at a time; a second one waits. */
+ETCFFI_API etcffi_status etcffi_event_tracer_new(size_t debug_buffer_size, etcffi_event_tracer **out);
+/* Moves out the ETDump of everything since the last time, and the debug buffer (NULL where there is none), as
+   tensors of bytes that the caller releases. ETCFFI_NotExecuted where nothing was recorded. */
+ETCFFI_API etcffi_status etcffi_event_tracer_take(etcffi_event_tracer *tracer, etcffi_tensor **dump,
+                                                  etcffi_tensor **debug);
+ETCFFI_API void etcffi_event_tracer_release(etcffi_event_tracer *tracer);
+
+/* The runtime's profiler, which the kernels and backends of a build with PROFILING_ENABLED feed (the bundled
+   libraries are none): a new block; what was recorded, valid until the next of these calls; starting over. */
+ETCFFI_API etcffi_status etcffi_profile_create_block(const char *name);
+ETCFFI_API etcffi_status etcffi_profile_dump(const void **data, size_t *nbytes);
+ETCFFI_API etcffi_status etcffi_profile_reset(void);
 
 /* ---- programs ------------------------------------------------------------------------------------ */
 
@@ -280,7 +338,52 @@ ETCFFI_API etcffi_status etcffi_program_backend_name(const etcffi_program *progr
 
 ETCFFI_API etcffi_status etcffi_method_load(etcffi_program *program, const char *name,
                                             etcffi_method **out);
+
+/* A place for a planned buffer. */
+typedef struct etcffi_region {
+  void *data; /* NULL: the library's own memory */
+  size_t nbytes;
+} etcffi_region;
+/* How many bytes more than the planned buffer an etcffi_region holds, since a kernel may read whole vectors
+   past the last element; and the alignment of its address. */
+enum { ETCFFI_PLANNED_ROOM = 64, ETCFFI_PLANNED_ALIGNMENT = 16 };
+
+enum { ETCFFI_OPTION_BOOL = 0, ETCFFI_OPTION_INT = 1, ETCFFI_OPTION_STRING = 2 };
+/* An option of a backend, read while a method that delegates to it is loaded. */
+typedef struct etcffi_backend_option {
+  const char *backend;
+  const char *key;
+  int32_t kind;          /* ETCFFI_OPTION_... */
+  int32_t as_int;        /* BOOL, INT */
+  const char *as_string; /* STRING */
+} etcffi_backend_option;
+
+typedef struct etcffi_load_options {
+  etcffi_data_map *data;       /* or NULL; the method holds it */
+  etcffi_event_tracer *tracer; /* or NULL; the method holds it */
+  /* NULL, or one for each planned buffer. The method zeroes each and reads and writes it until it is released;
+     the caller keeps it until then. */
+  const etcffi_region *planned;
+  size_t num_planned;
+  const etcffi_backend_option *backend_options;
+  size_t num_backend_options;
+} etcffi_load_options;
+ETCFFI_API etcffi_status etcffi_method_load_with(etcffi_program *program, const char *name,
+                                                 const etcffi_load_options *options, etcffi_method **out);
 ETCFFI_API void etcffi_method_release(etcffi_method *method);
+
+enum { ETCFFI_OWN = 0, ETCFFI_CALLERS = 1, ETCFFI_SHARED = 2 };
+/* A planned buffer of a loaded method: its own, its caller's, or shared with the program's other methods. */
+typedef struct etcffi_planned_buffer {
+  size_t nbytes;
+  etcffi_device device;
+  int32_t owner; /* ETCFFI_OWN, ... */
+} etcffi_planned_buffer;
+ETCFFI_API etcffi_status etcffi_method_planned_buffer(etcffi_method *method, size_t index,
+                                                      etcffi_planned_buffer *out);
+/* Bytes of the method's own structures, and the most that the kernels of one instruction have asked for. */
+ETCFFI_API etcffi_status etcffi_method_memory(etcffi_method *method, size_t *structures,
+                                              size_t *temporary_peak);
 
 /* Checks every input, then installs them all. An input whose pointed_at comes back 1 is read when the
    method runs: the caller keeps its memory until the inputs are replaced or the method is released. All
@@ -315,6 +418,8 @@ ETCFFI_API void etcffi_tensor_release(etcffi_tensor *tensor);
 ETCFFI_API const etcffi_memory *etcffi_tensor_memory(const etcffi_tensor *tensor);
 /* How many bytes may be read from the first element on: the elements, and room behind them. */
 ETCFFI_API size_t etcffi_tensor_readable(const etcffi_tensor *tensor);
+/* Whether the memory is a caller's planned buffer, which this tensor does not keep. */
+ETCFFI_API int32_t etcffi_tensor_is_borrowed(const etcffi_tensor *tensor);
 
 /* ---- DLPack: the structures of dlpack.h 1.x, by their canonical names ----------------------------- */
 
@@ -362,6 +467,9 @@ ETCFFI_API etcffi_status etcffi_tensor_to_dlpack_versioned(etcffi_tensor *tensor
                                                            DLManagedTensorVersioned **out);
 /* The scalar type and sizes, strides and address that a DLTensor states, as a description. */
 ETCFFI_API etcffi_status etcffi_memory_from_dlpack(const DLTensor *tensor, etcffi_memory *out);
+/* A tensor with a copy of the elements that are described, in host memory of its own. They must lie densely,
+   in any order of the dimensions. */
+ETCFFI_API etcffi_status etcffi_tensor_new(const etcffi_memory *memory, etcffi_tensor **out);
 /* A copy in memory of its own, on the tensor's device. */
 ETCFFI_API etcffi_status etcffi_tensor_clone(const etcffi_tensor *tensor, etcffi_tensor **out);
 /* A copy in host memory of its own. */

@@ -27,7 +27,7 @@ def path(name: str) -> pathlib.Path:
     return DIRECTORY / models()[name]["file"]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _arrays(name: str) -> dict[str, Any]:
     with numpy.load(DIRECTORY / models()[name]["npz"]) as npz:
         return dict(npz)

@@ -47,12 +47,18 @@ def presented(dtype: str) -> numpy.dtype[Any]:
     return numpy.dtype(dtype if dtype in FORMAT else f"u{ITEMSIZE[dtype]}")
 
 
+# What one method of such a program does shows in another: each test has a program of its own.
+_WITH_SHARED_STATE = {"state_shared"}
+
+
 @functools.cache
 def program(name: str) -> Program:
     return Runtime.get().load_program(model_index.path(name))
 
 
 def load(name: str, method: str = "forward") -> Method:
+    if name in _WITH_SHARED_STATE:
+        return Runtime.get().load_program(model_index.path(name)).load_method(method)
     return program(name).load_method(method)
 
 

@@ -31,6 +31,14 @@ from et_cffi.errors import (
 BUILTINS = {
     "ProgramNotFoundError": FileNotFoundError,
     "InvalidProgramError": ValueError,
+    "DataNotFoundError": FileNotFoundError,
+    "InvalidDataError": ValueError,
+    "DataMissingError": KeyError,
+    "VerificationError": RuntimeError,
+    "InvalidETDumpError": ValueError,
+    "LibraryError": OSError,
+    "AlreadyRegisteredError": RuntimeError,
+    "ArgumentError": ValueError,
     "UnknownMethodError": KeyError,
     "OperatorMissingError": NotImplementedError,
     "BackendMissingError": NotImplementedError,
@@ -46,6 +54,14 @@ BUILTINS = {
     "ThreadError": MethodStateError,
     "RuntimeCheckError": RuntimeError,
     "AllocationError": MemoryError,
+    "DataNotFoundError": FileNotFoundError,
+    "InvalidDataError": ValueError,
+    "DataMissingError": KeyError,
+    "VerificationError": RuntimeError,
+    "InvalidETDumpError": ValueError,
+    "LibraryError": OSError,
+    "AlreadyRegisteredError": RuntimeError,
+    "ArgumentError": ValueError,
 }
 
 
@@ -64,8 +80,7 @@ def test_every_exception_is_the_builtin_that_is_expected_too(name):
     assert issubclass(kind, BUILTINS[name])
     assert issubclass(kind, ExecuTorchError)
     assert issubclass(kind, RuntimeError)
-    arguments = ("words",) if name != "ProgramNotFoundError" else ("words", "model.pte")
-    made = kind(*arguments)
+    made = kind("words", "model.pte") if BUILTINS[name] is FileNotFoundError else kind("words")
     assert str(made) == "words"
     assert (made.code, made.log) == (0, "")
     with pytest.raises(BUILTINS[name]):

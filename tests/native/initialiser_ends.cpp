@@ -1,0 +1,6 @@
+// A library whose initialiser ends the process, for a reason of its own.
+#include <cstdlib>
+
+namespace {
+const int never = (std::abort(), 0);
+}
