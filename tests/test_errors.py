@@ -54,14 +54,6 @@ BUILTINS = {
     "ThreadError": MethodStateError,
     "RuntimeCheckError": RuntimeError,
     "AllocationError": MemoryError,
-    "DataNotFoundError": FileNotFoundError,
-    "InvalidDataError": ValueError,
-    "DataMissingError": KeyError,
-    "VerificationError": RuntimeError,
-    "InvalidETDumpError": ValueError,
-    "LibraryError": OSError,
-    "AlreadyRegisteredError": RuntimeError,
-    "ArgumentError": ValueError,
 }
 
 

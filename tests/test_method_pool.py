@@ -67,7 +67,7 @@ def test_an_error_comes_at_its_turn_and_the_pool_goes_on(program):
     with MethodPool(program, "forward", 2) as pool:
         results = pool.map([inputs_for(0), wrong, inputs_for(2)])
         numpy.testing.assert_array_equal(numpy.asarray(next(results)[0]), expected(0))
-        with pytest.raises(errors.DtypeError, match="float64.*float32"):
+        with pytest.raises(errors.DtypeError, match=r"float64.*float32"):
             next(results)
         assert list(results) == []
         numpy.testing.assert_array_equal(numpy.asarray(pool.execute(inputs_for(7))[0]), expected(7))

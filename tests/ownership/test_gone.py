@@ -337,9 +337,8 @@ libc = ctypes.CDLL(None)
 at_exit = libc.__cxa_atexit  # calls a function with one pointer, which is how a deleter is called
 at_exit.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 puts = ctypes.cast(libc.puts, ctypes.c_void_p)
-after, before = ctypes.c_char_p(b"after"), ctypes.c_char_p(b"before")
-
-at_exit(puts, ctypes.cast(after, ctypes.c_void_p), None)  # the last registered is called first
+libc.strdup.restype = ctypes.c_void_p
+at_exit(puts, libc.strdup(b"after"), None)  # the last registered is called first
 for versioned in (False, True):
     method = load("add_unplanned")
     (result,) = method.execute(case_of("add_unplanned").inputs)
@@ -348,7 +347,7 @@ for versioned in (False, True):
     managed = ffi.cast("DLManagedTensorVersioned *" if versioned else "DLManagedTensor *", at)
     at_exit(int(ffi.cast("uintptr_t", managed.deleter)), at, None)
     del result, made, method
-at_exit(puts, ctypes.cast(before, ctypes.c_void_p), None)
+at_exit(puts, libc.strdup(b"before"), None)
 
 class Last:
     def __del__(self):
