@@ -95,7 +95,7 @@ def test_without_an_allocator(plugin_path):
         name, message = line.split(" ", 1)
         where = "cuda:1" if name == "device_add_index1" else "cuda:0"
         assert re.match(r"loading the method '\w+' failed: ", message)
-        assert f"the device {where}" in message
+        assert f"memory on device {where}" in message
         assert "no DeviceAllocator is registered" in message
         assert "Runtime.load_library" in message
 
