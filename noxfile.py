@@ -28,7 +28,12 @@ EXECUTORCH = "executorch==1.5.1"
 ROOT = Path(__file__).resolve().parent
 WHEELS = ROOT / "build/wheels"
 STRICT = {"ET_CFFI_WERROR": "1"}
-CPP = [str(path) for pattern in ("*.cpp", "*.h", "*.c") for path in sorted(Path("csrc").glob(pattern))]
+CPP = [
+    str(path)
+    for folder in ("csrc", "tests/device/plugin")
+    for pattern in ("*.cpp", "*.h", "*.c")
+    for path in sorted(Path(folder).glob(pattern))
+]
 
 
 def sdk(session: nox.Session) -> str:

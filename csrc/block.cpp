@@ -56,7 +56,7 @@ std::string describe(const etcffi_device &device) {
 
 void require_allocator(const Device &device, const std::string &doing) {
   if (!device.is_cpu() && runtime::get_device_allocator(device.type()) == nullptr) {
-    fail(ETCFFI_BadDevice, doing + " failed: it needs memory on the device " + describe(to_c(device)) +
+    fail(ETCFFI_BadDevice, doing + " failed: it needs memory on device " + describe(to_c(device)) +
                                ", and no DeviceAllocator is registered for devices of that kind; load the "
                                "library that brings it (Runtime.load_library)");
   }

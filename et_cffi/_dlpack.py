@@ -77,11 +77,12 @@ def claim_dlpack(source: Any, anchor: Anchor | None) -> Memory:
             memory.scalar_type,
             tuple(memory.sizes[0 : memory.ndim]),
             tuple(memory.strides[0 : memory.ndim]),
-            (managed, anchor),
+            managed,
             pinned=pinned,
             read_only=versioned and bool(managed.flags & lib.ETCFFI_DLPACK_READ_ONLY),
             device=device,
-            # `done`: given back before its time, where a collector finalises it together with the method.
+            # It holds the anchor, and so the storage. `done`: the capsule was given back before its time,
+            # where a collector finalises it together with the method.
             locate=lambda: (destructor.done, anchor and anchor.locate()),
             release_owner=lambda: ffi.release(managed),
         )

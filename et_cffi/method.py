@@ -31,8 +31,8 @@ _TENSOR = lib.ETCFFI_Tag_Tensor
 Results = dict[bool, list[Any]]
 
 _MOVED = (
-    "an input's memory was moved or resized after it was set (numpy's resize(refcheck=False) does that); set "
-    "the inputs again"
+    "an input's memory was moved or resized after it was set (numpy's resize(refcheck=False) and torch's "
+    "set_() do that); set the inputs again"
 )
 
 _NUMBERS = {
@@ -143,7 +143,8 @@ class Method:
 
         A planned input is copied now. Any other is read when the method runs, from the caller's own memory
         where that is a writable buffer or comes through DLPack: it is held until the inputs are replaced or
-        the method is gone, and what the caller writes to it before a run is what the run reads.
+        the method is gone, and what the caller writes to it before a run is what the run reads. Memory on a
+        device is read where it is if its allocator is a known one (docs/device.md), and copied now if not.
 
         Raises:
             ExecuTorchError: as `execute`.

@@ -46,7 +46,8 @@ class BackendRegistry:
         """Says what a backend needs of an input's memory in order to read it in place.
 
         Without it, and by default for every backend but XNNPACK (16 bytes of padding, no alignment), the
-        inputs of methods that delegate to the backend are copied. It counts for methods loaded afterwards.
+        inputs of methods that delegate to the backend are copied; memory on a device, which is not copied
+        unasked, is refused. It counts for methods loaded afterwards.
 
         Args:
             backend_name: the backend's name in the registry; it need not be registered yet.

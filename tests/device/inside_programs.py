@@ -8,7 +8,7 @@ import pytest
 from device_cases import RUNNING, address, case, cases, check, inputs, load, program, values
 
 from et_cffi import Device, DeviceType
-from et_cffi.errors import AllocationError, ExecuTorchError, InvalidProgramError
+from et_cffi.errors import AllocationError, ExecuTorchError, InvalidProgramError, MethodStateError
 
 CPU, CUDA0, CUDA1 = Device(DeviceType.CPU, 0), Device(DeviceType.CUDA, 0), Device(DeviceType.CUDA, 1)
 
@@ -138,6 +138,19 @@ def test_what_a_method_lends_goes_back_into_it(device, name):
     assert device.copies() == ((2, 2) if name == "device_add_planned" else (0, 0))
     (total,) = method.execute()
     assert numpy.array_equal(values(device, total), example.outputs[0] * 4)
+
+
+def test_what_is_lent_stands_where_an_input_is_copied_to(device):
+    """Planned memory is used twice: y is copied over the result that is passed back in beside it."""
+    example = case("device_sum_planned")
+    x, y, z = inputs(example)
+    method = load("device_sum_planned")
+    (lent,) = method.execute([x, y, z], clone_outputs=False)
+    with pytest.raises(MethodStateError, match="set all of them again"):
+        method.execute()
+    (total,) = method.execute([x, y, lent], clone_outputs=False)
+    assert address(total) == address(lent)
+    assert numpy.array_equal(values(device, total), x + y + example.outputs[0])
 
 
 def test_an_output_that_is_an_input(device):

@@ -20,6 +20,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 INSIDE = sorted(path.name for path in HERE.glob("inside_*.py"))
+DOCUMENTED = (HERE.parent.parent / "docs" / "device.md").read_text(encoding="utf-8")
 DEVICE_MODELS = sorted(name for name in model_index.models() if name.startswith("device_"))
 
 # The test device is memory that Linux maps twice.
@@ -94,7 +95,7 @@ def test_without_an_allocator(plugin_path):
         name, message = line.split(" ", 1)
         where = "cuda:1" if name == "device_add_index1" else "cuda:0"
         assert re.match(r"loading the method '\w+' failed: ", message)
-        assert f"the device {where}" in message
+        assert f"memory on device {where}" in message
         assert "no DeviceAllocator is registered" in message
         assert "Runtime.load_library" in message
 
@@ -119,6 +120,31 @@ def test_the_script_for_a_real_gpu_can_fail(plugin_path, tmp_path):
     assert done.returncode == 1
     assert "FAILED CuPy reads eager mode's numbers" in done.stdout
     assert done.stdout.splitlines()[-1] == "3 failed"
+
+
+def test_what_the_documentation_says_to_type(plugin_path, tmp_path):
+    """Its blocks one after the other, with the test device for a backend of one's own."""
+    export, *blocks = re.findall(r"^```python\n(.*?)^```$", DOCUMENTED, re.MULTILINE | re.DOTALL)
+    assert "PropagateDeviceConfig" in export  # which needs torch; tests/models/export.py has the same
+    assert len(blocks) == 5
+    code = "\n".join(blocks)
+    for written, meant in (
+        ("model.pte", str(model_index.path("device_add"))),
+        ("libmy_backend.so", plugin_path),
+        ("MyBackend", "BackendWithCompilerDemo"),
+    ):
+        assert written in code
+        code = code.replace(written, meant)
+    code += (
+        "from device_plugin import current\n"
+        "assert (values == 4).all() and (result.to_host().shape == (2, 2))\n"
+        "assert numpy.array_equal(numpy.asarray(result.to_host()), numpy.full((2, 2), 3, numpy.float32))\n"
+        "assert current().copies() == (1, 3), current().copies()\n"
+    )
+    done = python("-c", code, plugin=plugin_path, path=(HERE / "fakes",))
+    assert done.returncode == 0, done.stderr
+    for printed in re.findall(r"print\(.*\)  # (cuda:\d)$", code, re.MULTILINE):
+        assert printed in done.stdout.splitlines()
 
 
 def test_the_plugin_for_a_real_gpu_is_built_and_says_that_there_is_none(tmp_path):

@@ -1214,6 +1214,12 @@ def _device_add_planned_output():
     return recipe
 
 
+@model("device_sum_planned", "(x + y) + z planned on cuda:0: the output stands where an input stood.")
+def _device_sum_planned():
+    cases = [(*add_inputs(start), add_inputs(start + 40)[0]) for start in (0, 100)]
+    return on_device(Function(lambda x, y, z: x + y + z), *cases, resident=True, planned=True)
+
+
 @model("device_add_copied", "x + y on cuda:0, copied there and back by the program.")
 def _device_add_copied():
     return on_device(Add(), add_inputs(), add_inputs(100), resident=False, planned=True)

@@ -73,6 +73,13 @@ def asarray(array: Any) -> ndarray:
     return _upload(given, cuda.alloc(given.nbytes))
 
 
+def ones(shape: Any, dtype: Any) -> ndarray:
+    return asarray(numpy.ones(shape, dtype))
+
+
+float32 = numpy.float32
+
+
 def asnumpy(array: ndarray) -> numpy.ndarray[Any, Any]:
     # From the first element to the last, whatever is between them.
     steps = zip(array.shape, array.strides)
