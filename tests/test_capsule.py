@@ -119,6 +119,11 @@ def test_no_references_are_lost(managed):
             _capsule.claim(capsule)
         assert sys.getrefcount(capsule) <= 2
 
+    if sys.version_info >= (3, 12):
+        # None and the bools are immortal: their counts say nothing of an extension built for an older Python.
+        for _ in range(200):
+            both()
+        return
     before = sys.getrefcount(None), sys.getrefcount(True), sys.getrefcount(False)
     for _ in range(200):
         both()

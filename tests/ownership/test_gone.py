@@ -208,7 +208,7 @@ def test_a_claim_that_was_finalised_before_the_method():
     method = load("add_unplanned")
     producer = Producer(X.copy())
     method.set_inputs([producer, Y])
-    claim, _ = next(held.owner for held in method._held if isinstance(held.owner, tuple))
+    claim = next(held.owner for held in method._held if isinstance(held.owner, ffi.CData))
     ffi.release(claim)
     assert producer.deleted == 1
     with pytest.raises(MemoryMovedError):
