@@ -11,6 +11,7 @@ nox -s leaks           count every reference, in a debug build of CPython
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -67,6 +68,29 @@ def build_wheel(session: nox.Session) -> None:
     session.run("python", "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(WHEELS), ".", env=STRICT)
     if not list(WHEELS.glob("et_cffi-*-cp39-abi3-*.whl")):
         session.error(f"the wheel is no abi3 wheel for cp39: {sorted(p.name for p in WHEELS.iterdir())}")
+
+
+@nox.session(python=TORCH_PYTHON)
+def readme(session: nox.Session) -> None:
+    """The README's two commands, as they are written, in a copy of the tree that was never built."""
+    commands = re.findall(r"^```sh\n(.+?)\n```$", (ROOT / "README.md").read_text(), re.MULTILINE)[:2]
+    copy = Path(session.create_tmp()).resolve() / "tree"
+    shutil.rmtree(copy, ignore_errors=True)
+    session.run("git", "clone", "-q", str(ROOT), str(copy), external=True)
+    session.chdir(copy)
+    printed = [session.run("bash", "-ec", command, external=True, silent=True) for command in commands]
+    if len(printed) != 2 or "argmax 7" not in str(printed[0]):
+        session.error(f"the first command did not print the digit: {printed[:1]}")
+    session.log(str(printed[1]).strip().splitlines()[-1])
+
+
+@nox.session(python=TORCH_PYTHON)
+def fuzz(session: nox.Session) -> None:
+    """Longer runs of the two fuzzers than the suite has."""
+    session.install(f"{wheel(session)}[test]")
+    session.chdir(session.create_tmp())
+    for script, cases in (("inputs", "5000"), ("programs", "1000")):
+        session.run("python", str(ROOT / "tests/fuzz" / f"{script}.py"), "--cases", cases, *session.posargs)
 
 
 @nox.session(python=PYTHONS)

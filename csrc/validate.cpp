@@ -42,6 +42,33 @@ std::string_view view(const Texts *text) {
   return text == nullptr ? std::string_view() : std::string_view(text->c_str(), text->size());
 }
 
+// Whether Python can decode it, with the "surrogatepass" that it encodes with.
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto first = static_cast<unsigned char>(text[i]);
+    const size_t length = first < 0x80   ? 1
+                          : first < 0xc2 ? 0
+                          : first < 0xe0 ? 2
+                          : first < 0xf0 ? 3
+                          : first < 0xf5 ? 4
+                                         : 0;
+    if (length == 0 || length > text.size() - i) {
+      return false;
+    }
+    for (size_t j = 1; j < length; ++j) {
+      const auto next = static_cast<unsigned char>(text[i + j]);
+      // The second byte must make the number no smaller than the length allows, and no larger than there are.
+      const unsigned char least = j > 1 ? 0x80 : first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+      const unsigned char most = j == 1 && first == 0xf4 ? 0x8f : 0xbf;
+      if (next < least || next > most) {
+        return false;
+      }
+    }
+    i += length;
+  }
+  return true;
+}
+
 // What a kernel is known by, as far as it matters here.
 enum class Convention {
   kOut,    // the arguments before the last are written to; the last repeats them
@@ -91,9 +118,9 @@ private:
     index_ = index;
   }
 
-  // A string that C may read: there, and without a zero before its end.
+  // A string that C and Python may read: there, without a zero before its end, and in UTF-8.
   static bool text(const Texts *text) {
-    return text != nullptr && std::memchr(text->c_str(), 0, text->size()) == nullptr;
+    return text != nullptr && std::memchr(text->c_str(), 0, text->size()) == nullptr && is_utf8(view(text));
   }
 
   // ---- the program ----------------------------------------------------------------------------------
@@ -254,7 +281,8 @@ private:
     case Kind::Bool:
       return;
     case Kind::String:
-      return require(value->val_as_String()->string_val() != nullptr, "its text is missing");
+      require(value->val_as_String()->string_val() != nullptr, "its text is missing");
+      return require(is_utf8(view(value->val_as_String()->string_val())), "its text is no text");
     case Kind::DoubleList:
       return require(value->val_as_DoubleList()->items() != nullptr, "its items are missing");
     case Kind::BoolList: {

@@ -29,7 +29,8 @@ class TensorInfo:
         self._planned = bool(info.is_memory_planned)
         self._dynamic = bool(info.is_dynamic)
         self._nbytes = int(info.nbytes)
-        self._name = str(ffi.unpack(info.name, info.name_size).decode()) if info.name_size else ""
+        name = ffi.unpack(info.name, info.name_size) if info.name_size else b""
+        self._name = str(name.decode("utf-8", "replace"))
         self._device = Device(DeviceType(info.device.type), info.device.index)
 
     def sizes(self) -> tuple[int, ...]:

@@ -56,7 +56,9 @@ def _schema() -> tuple[dict[str, list[tuple[int, str, str]]], dict[str, dict[int
         slots = {field: int(slot) for field, slot in re.findall(r"(VT_\w+) = (\d+)", body)}
         fields = tables[name] = []
         for pointed_at, field in re.findall(r"return GetPointer<const (.*?) ?\*>\((VT_\w+)\)", body):
-            kind = pointed_at.replace("::flatbuffers::", "").replace("executorch_flatbuffer::", "")
+            # flatbuffers has a String of its own, and the schema has a table of that name.
+            kind = pointed_at.replace("::flatbuffers::String", "text")
+            kind = kind.replace("::flatbuffers::", "").replace("executorch_flatbuffer::", "")
             fields.append((slots[field], field[3:].lower(), kind))
         for kind, field in re.findall(r"GetField<(\w+)>\((VT_\w+),", body):
             fields.append((slots[field], field[3:].lower(), kind))
@@ -83,7 +85,7 @@ class _Walker:
         target = offset + self.number("I", offset)
         self.targets.setdefault(kind, []).append(target)
         vector = re.fullmatch(r"Vector<(?:Offset<(\w+)>|(\w+))>", kind)
-        if kind == "String":
+        if kind == "text":
             self.add("length", target, "I", path)
         elif vector is None:
             self.table(target, kind, path)

@@ -246,6 +246,34 @@ def test_an_output_that_a_run_replaces():
         program.load_method("forward").execute(inputs)
 
 
+@pytest.mark.parametrize(
+    ("damage", "ends_well"),
+    [
+        (b"\xff", False),
+        (b"\xe0\x80\x80", False),
+        (b"\xc3", False),
+        (b"\xc3\xa9", True),
+        (b"\xed\xa0\x80", True),
+    ],
+)
+def test_a_text_that_is_none(damage, ends_well):
+    """What Python could not decode is refused; anything else is its own text."""
+    data = bytearray(model_index.path("attributes").read_bytes())
+    (text,) = [
+        site
+        for site in flatbuffer.walk(bytes(data))[0]
+        if (site.kind, site.path) == ("length", f"{VALUE}(String).string_val")
+    ]
+    (size,) = struct.unpack_from("<I", data, text.offset)
+    data[text.offset + 4 + size - len(damage) : text.offset + 4 + size] = damage
+    if not ends_well:
+        with pytest.raises(et_cffi.errors.InvalidProgramError, match="its text is no text"):
+            et_cffi.Runtime.get().load_program(bytes(data))
+        return
+    (result,) = et_cffi.Runtime.get().load_program(bytes(data)).load_method("get_name").execute([])
+    assert result.endswith(damage.decode("utf-8", "surrogatepass"))
+
+
 def test_two_methods_of_one_name():
     data = bytearray(model_index.path("multi").read_bytes())
     names = [
