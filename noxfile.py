@@ -39,7 +39,7 @@ CPP = [
 
 def sdk(session: nox.Session) -> str:
     """The SDK's directory, fetched once for all sessions."""
-    printed = session.run("python", "sdk.py", silent=True)
+    printed = session.run("python", str(ROOT / "sdk.py"), silent=True)
     return str(printed).strip().splitlines()[-1]
 
 
@@ -118,7 +118,7 @@ def torch(session: nox.Session) -> None:
     session.run("python", "tests/models/compare.py", str(fresh))
     suite(session, "-m", "torch")
     session.install("setuptools>=77")
-    session.run("python", "tools/mutations.py", "--torch", env={"ET_CFFI_SDK": sdk(session)})
+    session.run("python", str(ROOT / "tools/mutations.py"), "--torch", env={"ET_CFFI_SDK": sdk(session)})
 
 
 @nox.session(python=TORCH_PYTHON)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
-NATIVE = Path(__file__).resolve().parent / "native"
-DOCUMENTED = Path(__file__).resolve().parent.parent / "docs" / "custom-operators.md"
+TREE = Path(__file__).resolve().parent.parent
+NATIVE = TREE / "tests" / "native"
+DOCUMENTED = TREE / "docs" / "custom-operators.md"
 
 
+@functools.lru_cache(maxsize=1)
 def sdk() -> Path:
-    """The directory that holds include/executorch: ET_CFFI_SDK, or the installed wheel."""
-    named = os.environ.get("ET_CFFI_SDK")
-    if not named:
-        spec = importlib.util.find_spec("executorch")
-        assert spec is not None and spec.submodule_search_locations, "set ET_CFFI_SDK to the unpacked wheel"
-        named = spec.submodule_search_locations[0]
-    root = Path(named).resolve()
-    return root if (root / "include" / "executorch").is_dir() else root / "executorch"
+    """The directory that holds include/executorch, found (or fetched) as the build finds it."""
+    command = [sys.executable, str(TREE / "sdk.py")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return Path(printed.strip().splitlines()[-1]).resolve()
 
 
 def build(source: str, directory: Path, python: str, libraries: str = "") -> Path:

@@ -2,6 +2,7 @@
 
     python tests/fuzz/inputs.py --cases 100000 [--seed N] [--first N]
     python tests/fuzz/inputs.py --case N                 # one case, in this process
+    python tests/fuzz/inputs.py --torch ...              # with torch in the process, and its tensors
 
 A case is a few calls of one method with what a caller might pass, or pass by mistake, or to deceive: arrays
 of any dtype, rank, layout and origin, values that are no arrays, containers of them, and objects that lie
@@ -22,6 +23,7 @@ import datetime
 import decimal
 import functools
 import gc
+import importlib
 import itertools
 import json
 import mmap
@@ -217,7 +219,64 @@ def _wrapped(rng: Random, values: Any) -> tuple[str, Any]:
         )
     if choice == 15 and values.dtype == numpy.float32 and values.shape == (2, 3):
         return "a result", _identity().execute([values])[0]
+    if "torch" in sys.modules and values.dtype.isnative:
+        return _as_torch(rng, values)
     return "", values
+
+
+def _as_torch(rng: Random, values: Any) -> tuple[str, Any]:
+    torch = sys.modules["torch"]
+    lent = torch.from_numpy(values)
+    choice = rng.randrange(6)
+    if choice == 0:
+        return "a torch tensor over an array", lent
+    if choice == 1 and lent.dim() == 4:
+        return "a torch tensor, channels last", lent.clone(memory_format=torch.channels_last)
+    if choice == 2:
+        return "a torch parameter", torch.nn.Parameter(lent.clone(), requires_grad=lent.is_floating_point())
+    if choice == 3:
+        inside = torch.zeros([size + 1 for size in lent.shape], dtype=lent.dtype)
+        part = inside[tuple(slice(1, None) for _ in lent.shape)]
+        part.copy_(lent)
+        return "a torch tensor inside of a larger one", part
+    if choice == 4:
+        return "a torch tensor of a subclass", lent.clone().as_subclass(_torch_subclass())
+    return "a torch tensor", lent.clone()
+
+
+@functools.lru_cache(maxsize=1)
+def _torch_subclass() -> Any:
+    return type("Sub", (sys.modules["torch"].Tensor,), {"shape": (1,), "data_ptr": lambda self: 1})
+
+
+def _strange_torch(rng: Random) -> Any:
+    """A torch tensor whose memory is not what it shows, or that has none."""
+    torch = sys.modules["torch"]
+    plain = torch.ones(2, 2)
+    makes = (
+        lambda: plain.to_sparse(),
+        lambda: torch.empty(2, 2, device="meta"),
+        lambda: torch.quantize_per_tensor(plain, 0.5, 0, torch.quint8),
+        lambda: torch.complex(plain, plain).conj(),
+        lambda: torch.complex(plain, plain).conj().imag,
+        lambda: torch.zeros(()).expand(2, 2),
+        lambda: torch.empty(0, 1 << 40),
+        lambda: plain.to(torch.bfloat16),
+        lambda: plain.numpy(),
+        lambda: torch.nested.nested_tensor([plain, plain]),
+        lambda: torch._subclasses.FakeTensorMode().from_tensor(plain),
+        lambda: _emptied(plain),
+        lambda: plain.as_strided((2, 2), (1, 1)),
+        lambda: torch.Size((2, 2)),
+        lambda: torch.float32,
+        lambda: plain.untyped_storage(),
+    )
+    return rng.choice(makes)()
+
+
+def _emptied(tensor: Any) -> Any:
+    tensor.untyped_storage().resize_(0)
+    return tensor
 
 
 class _Lends:
@@ -354,6 +413,9 @@ def _strange_view(rng: Random) -> Any:
 
 
 def _strange(rng: Random) -> Given:
+    if "torch" in sys.modules and rng.random() < 0.3:
+        tensor = _strange_torch(rng)
+        return Given(f"{type(tensor).__name__} of torch", tensor, UNKNOWN)
     made: Any = rng.choice(
         (
             lambda: None,
@@ -782,11 +844,18 @@ def _expected(case: Any, given: list[Given], wanted: list[Any], outputs: Any, me
     return UNKNOWN if computes is None else computes(*values)
 
 
+def _read(result: Any) -> Any:
+    if isinstance(result, et_cffi.TensorBuffer):
+        return numpy.asarray(result)
+    torch = sys.modules["torch"]
+    return (result.view(torch.int16) if result.dtype is torch.bfloat16 else result).numpy()
+
+
 def _compare(results: list[Any], outputs: list[Any], case: Any, told: str) -> None:
     assert len(results) == len(outputs), told
     for result, output in zip(results, outputs):
-        if isinstance(result, et_cffi.TensorBuffer):
-            read = numpy.asarray(result)
+        if isinstance(output, numpy.ndarray):
+            read = _read(result)
             assert read.shape == output.shape, f"{told}: shape {read.shape}, not {output.shape}"
             if read.dtype.name != output.dtype.name:
                 output = output.view(read.dtype)
@@ -830,7 +899,18 @@ def _call(rng: Random, method: Any, argument: Any, sources: list[Any]) -> list[A
         for source in sources:
             if type(source) is memoryview:
                 _attempt(source.release)
+            elif _is_torch(source):
+                # Under the tensor, its storage goes.
+                _attempt(lambda source=source: source.untyped_storage().resize_(0))
+                _attempt(method.execute)
+                _attempt(method.get_outputs)
+                return None
     return _attempt(method.execute)
+
+
+def _is_torch(source: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and type(source) is torch.Tensor
 
 
 def _refused(method: Any) -> None:
@@ -942,8 +1022,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first case")
     parser.add_argument("--seconds", type=float, default=20.0, help="the most that a case may take")
+    parser.add_argument("--torch", action="store_true", help="import torch first")
     parser.add_argument("--case", type=int, help="do this one here, and nothing else")
     options = parser.parse_args()
+    if options.torch:
+        importlib.import_module("torch")
     if options.case is not None:
         print(work(options.seed, options.case))
         return 0
