@@ -51,7 +51,7 @@ def _named(name: str, kind: str, value: Any) -> Iterator[Output]:
 def summarize(output: Output) -> dict[str, Any]:
     """What a person, or a script through JSON, wants to know of an output at a glance."""
     if not isinstance(output.value, TensorBuffer):
-        return {"name": output.name, "kind": output.kind, "value": _plain(output.value)}
+        return {"name": output.name, "kind": output.kind, "value": plain(output.value)}
     import numpy
 
     dtype = output.value.dtype
@@ -69,7 +69,7 @@ def summarize(output: Output) -> dict[str, Any]:
         return summary
     with numpy.errstate(all="ignore"):
         summary.update(_numbers(array))
-    summary["first"] = [_plain(value.item()) for value in array.ravel()[:FIRST]]
+    summary["first"] = [plain(value.item()) for value in array.ravel()[:FIRST]]
     return summary
 
 
@@ -88,25 +88,25 @@ def _numbers(array: Array) -> dict[str, Any]:
     if finite.size == 0:
         return numbers
     if array.dtype.kind == "c":
-        numbers["mean"] = _plain(finite.mean(dtype=numpy.complex128).item())
+        numbers["mean"] = plain(finite.mean(dtype=numpy.complex128).item())
         return numbers
-    numbers["min"] = _plain(finite.min().item())
-    numbers["max"] = _plain(finite.max().item())
-    numbers["mean"] = _plain(finite.mean(dtype=numpy.float64).item())
+    numbers["min"] = plain(finite.min().item())
+    numbers["max"] = plain(finite.max().item())
+    numbers["mean"] = plain(finite.mean(dtype=numpy.float64).item())
     # One row of scores, whatever dimensions of size one it has around it.
     if array.size > 1 and array.size == max(array.shape) and not numbers.get("nan"):
         numbers["argmax"] = int(array.argmax())
     return numbers
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value that JSON has: it has no infinities and no complex numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, complex):
-        return [_plain(value.real), _plain(value.imag)]
+        return [plain(value.real), plain(value.imag)]
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
 
 
