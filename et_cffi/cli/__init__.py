@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import et_cffi
-from et_cffi.cli import bench, inspect, libraries, run, verify
+from et_cffi.cli import bench, inspect, libraries, profile, run, verify
 from et_cffi.cli.failure import BAD_USE, UsageError, line_of, status_of
 
 PROGRAM = "python -m et_cffi"
@@ -24,6 +24,7 @@ COMMANDS: dict[str, ModuleType] = {
     "inspect": inspect,
     "verify": verify,
     "bench": bench,
+    "profile": profile,
 }
 
 

@@ -15,6 +15,7 @@ from et_cffi.cli.describe import choose_method
 from et_cffi.cli.failure import UsageError
 from et_cffi.cli.made_inputs import given_or_made
 from et_cffi.cli.measuring import Latency, Ratio
+from et_cffi.cli.numbers import natural, positive, positive_list
 from et_cffi.cli.plots import check_plot_path, latency_figure
 from et_cffi.cli.plots import save as save_plot
 from et_cffi.cli.source import add_model_arguments, open_source
@@ -75,27 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compare", metavar="OTHER", help="another file, run in turn with this one")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="draw the latencies (.png, .svg, .pdf)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-
-
-def positive(text: str) -> int:
-    """A number from 1 on."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"1 or more, not {text}")
-    return value
-
-
-def natural(text: str) -> int:
-    """A number from 0 on."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"0 or more, not {text}")
-    return value
-
-
-def positive_list(text: str) -> list[int]:
-    """Numbers from 1 on, with commas between them."""
-    return [positive(item) for item in text.split(",")]
 
 
 def execute(arguments: argparse.Namespace) -> int:

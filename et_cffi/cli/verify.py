@@ -16,6 +16,7 @@ from et_cffi.cli.expected import read_expected
 from et_cffi.cli.failure import FAILED, UsageError
 from et_cffi.cli.inputs import HELP, count_inputs, read_inputs
 from et_cffi.cli.libraries import executorch_version
+from et_cffi.cli.numbers import tolerance
 from et_cffi.cli.outputs import name_outputs
 from et_cffi.cli.report import CheckedCase, Report, check_report_path, facts_of, save_report, verdict
 from et_cffi.cli.source import Source, add_model_arguments, open_source
@@ -63,14 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write a report with a histogram of the errors, as .html or .md",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-
-
-def tolerance(text: str) -> float:
-    """A tolerance: 0 or more."""
-    value = float(text)
-    if not value >= 0:
-        raise argparse.ArgumentTypeError(f"a tolerance is 0 or more, not {text}")
-    return value
 
 
 def execute(arguments: argparse.Namespace) -> int:
