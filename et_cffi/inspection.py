@@ -127,6 +127,12 @@ class MethodInspection:
         return tuple(sorted({part.backend for part in self.delegates if not part.available}))
 
     @property
+    def keeps_state(self) -> bool:
+        """Whether it writes to a buffer that the next run reads: an operator of it works in place ("aten::copy_").
+        What a backend keeps is not told."""
+        return any(operator.name.partition(".")[0].endswith("_") for operator in self.operators)
+
+    @property
     def external_keys(self) -> tuple[str, ...]:
         """The names that .ptd files have to bring. What a delegate looks up by itself is not among them."""
         return tuple(sorted({tensor.name for tensor in self.stored if tensor.kind == "external"}))

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import et_cffi
-from et_cffi.cli import bench, inspect, libraries, profile, run, verify
+from et_cffi.cli import batch, bench, inspect, libraries, profile, run, verify
 from et_cffi.cli.failure import BAD_USE, UsageError, line_of, status_of
 
 PROGRAM = "python -m et_cffi"
@@ -25,6 +25,7 @@ COMMANDS: dict[str, ModuleType] = {
     "verify": verify,
     "bench": bench,
     "profile": profile,
+    "batch": batch,
 }
 
 

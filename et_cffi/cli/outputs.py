@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from et_cffi import MethodMeta, ScalarType, TensorBuffer
 from et_cffi.cli.failure import UsageError
@@ -165,6 +165,29 @@ def save(outputs: list[Output], destination: Path) -> list[str]:
     """
     import numpy
 
+    if _is_npz(destination):
+        with destination.open("wb") as file:
+            return save_npz(outputs, file)
+    arrays, _, notes = _arrays(outputs)
+    destination.mkdir(parents=True, exist_ok=True)
+    for name, array in arrays.items():
+        numpy.save(destination / f"{name}.npy", array)
+    return notes
+
+
+def save_npz(outputs: list[Output], file: BinaryIO) -> list[str]:
+    """Writes the outputs to an open .npz file; the answer is as that of `save`."""
+    import numpy
+
+    arrays, dtypes, notes = _arrays(outputs)
+    numpy.savez(file, **arrays, **dtypes)
+    return notes
+
+
+def _arrays(outputs: list[Output]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """The outputs as arrays; which dtypes their bits are of, where numpy lacks those; and notes on them."""
+    import numpy
+
     arrays: dict[str, Any] = {}
     dtypes: dict[str, Any] = {}
     notes = []
@@ -176,14 +199,7 @@ def save(outputs: list[Output], destination: Path) -> list[str]:
         if isinstance(output.value, TensorBuffer) and not DTYPES[output.value.dtype].format:
             dtypes[DTYPE_KEY + output.name] = numpy.asarray(str(output.value.dtype))
             notes.append(f"{output.name} is {output.value.dtype}, and its bits are stored as {array.dtype}")
-    if _is_npz(destination):
-        with destination.open("wb") as file:
-            numpy.savez(file, **arrays, **dtypes)
-    else:
-        destination.mkdir(parents=True, exist_ok=True)
-        for name, array in arrays.items():
-            numpy.save(destination / f"{name}.npy", array)
-    return notes
+    return arrays, dtypes, notes
 
 
 def _is_npz(destination: Path) -> bool:
