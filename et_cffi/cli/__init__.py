@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import et_cffi
-from et_cffi.cli import batch, bench, inspect, libraries, profile, run, verify
+from et_cffi.cli import batch, bench, completion, doctor, inspect, libraries, profile, run, verify
 from et_cffi.cli.failure import BAD_USE, UsageError, line_of, status_of
 
 PROGRAM = "python -m et_cffi"
@@ -26,6 +26,8 @@ COMMANDS: dict[str, ModuleType] = {
     "bench": bench,
     "profile": profile,
     "batch": batch,
+    "doctor": doctor,
+    "completion": completion,
 }
 
 
@@ -62,7 +64,7 @@ def console() -> int:
 
 
 def _dispatch(arguments: Sequence[str] | None) -> int:
-    parser = _parser()
+    parser = make_parser(PROGRAM)
     try:
         parsed = parser.parse_args(arguments)
     except SystemExit as request:  # --help and --version, once they are printed
@@ -89,11 +91,12 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser(program: str) -> argparse.ArgumentParser:
+    """The parser of the command line, by the name under which it is called."""
     parser = _Parser(
-        prog=PROGRAM,
+        prog=program,
         description="Run ExecuTorch programs (.pte) without PyTorch.",
-        epilog=f"{PROGRAM} COMMAND --help tells more about a command.",
+        epilog=f"{program} COMMAND --help tells more about a command.",
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")

@@ -17,7 +17,7 @@ def count(number: int, thing: str) -> str:
 def size(nbytes: float) -> str:
     """A number of bytes: exact, and beside it rounded where it is long."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if nbytes >= 10 * factor:
+        if nbytes >= max(factor, 10 << 10):
             return f"{nbytes:,.0f} bytes ({nbytes / factor:,.1f} {unit})"
     return count(round(nbytes), "byte")
 
