@@ -20,6 +20,7 @@ from et_cffi.cli.describe import choose_method
 from et_cffi.cli.destination import Destination
 from et_cffi.cli.failure import FAILED, UsageError, line_of
 from et_cffi.cli.inputs import read_inputs
+from et_cffi.cli.measuring import processors
 from et_cffi.cli.numbers import positive
 from et_cffi.cli.outputs import Output, name_outputs, save_npz
 from et_cffi.cli.source import Source, add_model_arguments, open_source
@@ -165,7 +166,7 @@ def _jobs(arguments: argparse.Namespace, program: Program, method: str) -> int:
         return int(arguments.jobs)
     if arguments.threads is not None:
         return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return processors()
 
 
 def _made_by(source: Source, arguments: argparse.Namespace, meta: MethodMeta) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
-import os
 import platform
 import sys
 import time
@@ -19,6 +18,7 @@ from et_cffi import Runtime
 from et_cffi._lib import PACKAGE
 from et_cffi.cli import libraries, show
 from et_cffi.cli.failure import FAILED, line_of
+from et_cffi.cli.measuring import processors
 
 SUMMARY = "what is installed and loaded, and whether it works"
 
@@ -138,7 +138,7 @@ def _registries() -> Iterator[Finding]:
 
 def _threads() -> Iterator[Finding]:
     threads = et_cffi.num_threads()
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = processors()
     state, words = "ok", f"{threads}, and {show.count(usable, 'processor')} to use"
     if threads > usable:
         state, words = "note", f"{words}: set_num_threads({usable}) would fit better"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,6 +75,12 @@ def compare(first: Sequence[float], second: Sequence[float]) -> Ratio:
     return Ratio(
         percentile(ratios, 0.5), (ratios[low], ratios[high]), percentile(ratios, 0.1), percentile(ratios, 0.9)
     )
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    # PyPy does not know the first.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def resident() -> int | None:
