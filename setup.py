@@ -147,7 +147,7 @@ class BuildExt(build_ext):
 
 setup(
     packages=["et_cffi", "et_cffi._schema", "et_cffi.cli"],
-    package_data={"et_cffi": ["py.typed"]},
+    package_data={"et_cffi": ["py.typed", "selftest/*"]},
     ext_modules=[
         Extension(
             f"et_cffi._{name}",

@@ -24,6 +24,8 @@ struct etcffi_program final : etcffi::Counted {
                                                  int32_t verification);
 
   const executorch::runtime::Program &program() const { return *program_; }
+  // The verified flatbuffer, which begins where the file does.
+  const executorch::runtime::FreeableBuffer &flatbuffer() const { return *flatbuffer_; }
   size_t num_methods() const { return plans_.size(); }
   // Fails with ETCFFI_BadArgument where there is none of that index.
   const etcffi::fb::ExecutionPlan *plan(size_t method) const;

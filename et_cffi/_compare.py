@@ -61,7 +61,7 @@ def _compare_tensors(
         return OutputReport(index, False, f"expected the dtype {expected.dtype}, got {actual.dtype}")
     if tuple(actual.shape) != expected.shape:
         return OutputReport(index, False, f"expected the shape {expected.shape}, got {tuple(actual.shape)}")
-    got, want = _values(actual, expected.dtype), _values(expected, expected.dtype)
+    got, want = values_of(actual, expected.dtype), values_of(expected, expected.dtype)
     if got.dtype.kind not in "fc":
         wrong = int(numpy.count_nonzero(got != want))
         reason = f"{wrong} of {got.size} elements differ" if wrong else ""
@@ -78,7 +78,7 @@ def _compare_tensors(
     return OutputReport(index, not wrong, reason, wrong, *largest)
 
 
-def _values(tensor: Any, dtype: ScalarType) -> Any:
+def values_of(tensor: Any, dtype: ScalarType) -> Any:
     """Numbers to compare: floating point as double, the types that numpy lacks by their bits."""
     import numpy
 

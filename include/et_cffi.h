@@ -334,6 +334,61 @@ ETCFFI_API etcffi_status etcffi_program_planned_buffer(const etcffi_program *pro
 ETCFFI_API etcffi_status etcffi_program_backend_name(const etcffi_program *program, size_t method,
                                                      size_t index, const char **out);
 
+/* ---- what a program's file holds ------------------------------------------------------------------- */
+
+/* All of it is read from the file's flatbuffer alone, so that it is there for a program whose operators and
+   backends are not. Strings live as long as the program. A function with `capacity` writes at most so many items
+   and answers in `count` how many there are; with a capacity of 0 it writes none, and `out` may be NULL. */
+typedef struct etcffi_file_facts {
+  const char *identifier; /* of the file format, such as "ET12" */
+  uint32_t version;       /* of the schema */
+  uint64_t flatbuffer_nbytes;
+  uint64_t constants_nbytes; /* the segment of all methods' constants, with its padding */
+  size_t num_segments;
+} etcffi_file_facts;
+ETCFFI_API etcffi_status etcffi_program_file_facts(const etcffi_program *program, etcffi_file_facts *out);
+
+/* Some bytes of the file. Nothing was checked against the file's size. */
+typedef struct etcffi_named_data {
+  const char *key; /* "" for a delegate's and a tensor's */
+  uint64_t offset; /* from the file's first byte */
+  uint64_t nbytes;
+} etcffi_named_data;
+/* The data that delegates find by a key in the program's own file. */
+ETCFFI_API etcffi_status etcffi_program_named_data(const etcffi_program *program, etcffi_named_data *out,
+                                                   size_t capacity, size_t *count);
+
+typedef struct etcffi_operator_facts {
+  const char *name;     /* "aten::add" */
+  const char *overload; /* "out", or "" */
+  size_t calls;         /* how many instructions call it */
+} etcffi_operator_facts;
+ETCFFI_API etcffi_status etcffi_program_operators(const etcffi_program *program, size_t method,
+                                                  etcffi_operator_facts *out, size_t capacity,
+                                                  size_t *count);
+
+typedef struct etcffi_delegate_facts {
+  const char *backend;
+  size_t calls;
+  size_t num_options; /* compile specs */
+  etcffi_named_data payload;
+} etcffi_delegate_facts;
+ETCFFI_API etcffi_status etcffi_program_delegates(const etcffi_program *program, size_t method,
+                                                  etcffi_delegate_facts *out, size_t capacity,
+                                                  size_t *count);
+
+enum { ETCFFI_CONSTANT = 0, ETCFFI_INITIAL_STATE = 1, ETCFFI_EXTERNAL = 2 };
+/* A tensor of a method whose values are stored: in the file (a constant, or what a buffer that the method writes
+   begins with), or outside of it in a .ptd, by its name. */
+typedef struct etcffi_stored_tensor {
+  int32_t kind; /* ETCFFI_CONSTANT, ... */
+  etcffi_named_data data; /* of an external one only nbytes */
+  etcffi_tensor_info tensor;
+} etcffi_stored_tensor;
+ETCFFI_API etcffi_status etcffi_program_stored_tensors(const etcffi_program *program, size_t method,
+                                                       etcffi_stored_tensor *out, size_t capacity,
+                                                       size_t *count);
+
 /* ---- methods ------------------------------------------------------------------------------------- */
 
 ETCFFI_API etcffi_status etcffi_method_load(etcffi_program *program, const char *name,

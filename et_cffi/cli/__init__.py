@@ -11,17 +11,24 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
 import et_cffi
-from et_cffi._lib import LIBRARY_DIR
-from et_cffi.cli import run
+from et_cffi.cli import batch, bench, completion, doctor, inspect, libraries, profile, run, verify
 from et_cffi.cli.failure import BAD_USE, UsageError, line_of, status_of
 
 PROGRAM = "python -m et_cffi"
-COMMANDS: dict[str, ModuleType] = {"run": run}
+COMMANDS: dict[str, ModuleType] = {
+    "run": run,
+    "inspect": inspect,
+    "verify": verify,
+    "bench": bench,
+    "profile": profile,
+    "batch": batch,
+    "doctor": doctor,
+    "completion": completion,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,14 +45,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
-    except (UsageError, et_cffi.ExecuTorchError, OSError, MemoryError) as error:
+    except (UsageError, et_cffi.ExecuTorchError, ModuleNotFoundError, OSError, MemoryError) as error:
         print(f"error: {line_of(error)}", file=sys.stderr)
         _drop_unwritable()
         return status_of(error)
 
 
+def console() -> int:
+    """The installed command `et_cffi`, which is `python -m et_cffi`."""
+    import signal
+
+    # As for any Unix tool: a reader that goes away, or Ctrl-C, ends the process at once and in silence.
+    # Python would wait for a model to finish running before it raised KeyboardInterrupt.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored (nohup)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return main()
+
+
 def _dispatch(arguments: Sequence[str] | None) -> int:
-    parser = _parser()
+    parser = make_parser(PROGRAM)
     try:
         parsed = parser.parse_args(arguments)
     except SystemExit as request:  # --help and --version, once they are printed
@@ -66,17 +85,18 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         import platform
 
-        runtime = Path(LIBRARY_DIR, "EXECUTORCH_VERSION").read_text(encoding="utf-8").strip()
         python = f"{platform.python_implementation()} {platform.python_version()}"
-        print(f"et_cffi {et_cffi.__version__}, ExecuTorch {runtime}, {python}")
+        print(f"et_cffi {et_cffi.__version__}, ExecuTorch {libraries.executorch_version()}, {python}")
+        print("libraries: " + ", ".join(libraries.bundled_names()))
         parser.exit()
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser(program: str) -> argparse.ArgumentParser:
+    """The parser of the command line, by the name under which it is called."""
     parser = _Parser(
-        prog=PROGRAM,
+        prog=program,
         description="Run ExecuTorch programs (.pte) without PyTorch.",
-        epilog=f"{PROGRAM} COMMAND --help tells more about a command.",
+        epilog=f"{program} COMMAND --help tells more about a command.",
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")

@@ -37,7 +37,7 @@ _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(inf|n
 _WORDS = {"true": True, "false": False, "none": None}
 
 
-class _Given(NamedTuple):
+class Given(NamedTuple):
     """One input as it was given: an array, the Path of a file of raw bytes, or a value."""
 
     origin: str
@@ -57,7 +57,7 @@ def read_inputs(texts: Sequence[str], meta: MethodMeta) -> list[Any]:
         UsageError: there are more or fewer than the method takes, or one is not what it takes.
         OSError: a file cannot be read.
     """
-    given = [item for text in texts for item in _parse(text)]
+    given = [item for text in texts for item in parse(text)]
     if len(given) != meta.num_inputs():
         raise UsageError(
             f"the method '{meta.name()}' takes {count_inputs(meta.num_inputs())}, and {len(given)} "
@@ -67,22 +67,22 @@ def read_inputs(texts: Sequence[str], meta: MethodMeta) -> list[Any]:
     return [_as_input(item, meta, index) for index, item in enumerate(given)]
 
 
-def _parse(text: str) -> list[_Given]:
+def parse(text: str) -> list[Given]:
     if text.lower() in _WORDS:
-        return [_Given(text, _WORDS[text.lower()])]
+        return [Given(text, _WORDS[text.lower()])]
     if _INT.fullmatch(text):
-        return [_Given(text, int(text))]
+        return [Given(text, int(text))]
     if _FLOAT.fullmatch(text):
-        return [_Given(text, float(text))]
+        return [Given(text, float(text))]
     if text.startswith("str:"):
-        return [_Given(text, text[len("str:") :])]
+        return [Given(text, text[len("str:") :])]
     path = Path(text)
     suffix = path.suffix.lower()
     if suffix not in {".npy", ".npz"}:
-        return [_Given(text, path)]
+        return [Given(text, path)]
     with path.open("rb") as file:
         try:
-            return _read_npz(file, text) if suffix == ".npz" else [_Given(text, _read_npy(file))]
+            return _read_npz(file, text) if suffix == ".npz" else [Given(text, _read_npy(file))]
         except Exception as error:  # whatever numpy, zipfile and zlib make of a damaged file
             raise UsageError(
                 f"{text} is no readable {suffix} file ({error or type(error).__name__})"
@@ -97,7 +97,7 @@ def _read_npy(file: BinaryIO) -> Array:
     return array
 
 
-def _read_npz(file: BinaryIO, origin: str) -> list[_Given]:
+def _read_npz(file: BinaryIO, origin: str) -> list[Given]:
     import zipfile
 
     import numpy
@@ -108,13 +108,13 @@ def _read_npz(file: BinaryIO, origin: str) -> list[_Given]:
     with numpy.load(file, allow_pickle=False) as npz:
         dtypes = {name: str(npz[name]) for name in npz.files if name.startswith(DTYPE_KEY)}
         return [
-            _Given(f"{origin}['{name}']", npz[name], dtypes.get(DTYPE_KEY + name, ""))
+            Given(f"{origin}['{name}']", npz[name], dtypes.get(DTYPE_KEY + name, ""))
             for name in npz.files
             if name not in dtypes
         ]
 
 
-def _as_input(given: _Given, meta: MethodMeta, index: int) -> Any:
+def _as_input(given: Given, meta: MethodMeta, index: int) -> Any:
     import numpy
 
     kind = meta.input_kind(index)
@@ -166,7 +166,7 @@ def _is_default_layout(info: TensorInfo) -> bool:
     return order == sorted(order)
 
 
-def _from_array(given: _Given, info: TensorInfo, where: str) -> Any:
+def _from_array(given: Given, info: TensorInfo, where: str) -> Any:
     array: Array = given.value
     dtype = ScalarType(info.dtype())
     itemsize, in_numpy = DTYPES[dtype].itemsize, bool(DTYPES[dtype].format)

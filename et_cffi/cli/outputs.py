@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from et_cffi import MethodMeta, ScalarType, TensorBuffer
 from et_cffi.cli.failure import UsageError
@@ -51,7 +51,7 @@ def _named(name: str, kind: str, value: Any) -> Iterator[Output]:
 def summarize(output: Output) -> dict[str, Any]:
     """What a person, or a script through JSON, wants to know of an output at a glance."""
     if not isinstance(output.value, TensorBuffer):
-        return {"name": output.name, "kind": output.kind, "value": _plain(output.value)}
+        return {"name": output.name, "kind": output.kind, "value": plain(output.value)}
     import numpy
 
     dtype = output.value.dtype
@@ -69,7 +69,7 @@ def summarize(output: Output) -> dict[str, Any]:
         return summary
     with numpy.errstate(all="ignore"):
         summary.update(_numbers(array))
-    summary["first"] = [_plain(value.item()) for value in array.ravel()[:FIRST]]
+    summary["first"] = [plain(value.item()) for value in array.ravel()[:FIRST]]
     return summary
 
 
@@ -88,25 +88,25 @@ def _numbers(array: Array) -> dict[str, Any]:
     if finite.size == 0:
         return numbers
     if array.dtype.kind == "c":
-        numbers["mean"] = _plain(finite.mean(dtype=numpy.complex128).item())
+        numbers["mean"] = plain(finite.mean(dtype=numpy.complex128).item())
         return numbers
-    numbers["min"] = _plain(finite.min().item())
-    numbers["max"] = _plain(finite.max().item())
-    numbers["mean"] = _plain(finite.mean(dtype=numpy.float64).item())
+    numbers["min"] = plain(finite.min().item())
+    numbers["max"] = plain(finite.max().item())
+    numbers["mean"] = plain(finite.mean(dtype=numpy.float64).item())
     # One row of scores, whatever dimensions of size one it has around it.
     if array.size > 1 and array.size == max(array.shape) and not numbers.get("nan"):
         numbers["argmax"] = int(array.argmax())
     return numbers
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value that JSON has: it has no infinities and no complex numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, complex):
-        return [_plain(value.real), _plain(value.imag)]
+        return [plain(value.real), plain(value.imag)]
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
 
 
@@ -165,6 +165,29 @@ def save(outputs: list[Output], destination: Path) -> list[str]:
     """
     import numpy
 
+    if _is_npz(destination):
+        with destination.open("wb") as file:
+            return save_npz(outputs, file)
+    arrays, _, notes = _arrays(outputs)
+    destination.mkdir(parents=True, exist_ok=True)
+    for name, array in arrays.items():
+        numpy.save(destination / f"{name}.npy", array)
+    return notes
+
+
+def save_npz(outputs: list[Output], file: BinaryIO) -> list[str]:
+    """Writes the outputs to an open .npz file; the answer is as that of `save`."""
+    import numpy
+
+    arrays, dtypes, notes = _arrays(outputs)
+    numpy.savez(file, **arrays, **dtypes)
+    return notes
+
+
+def _arrays(outputs: list[Output]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """The outputs as arrays; which dtypes their bits are of, where numpy lacks those; and notes on them."""
+    import numpy
+
     arrays: dict[str, Any] = {}
     dtypes: dict[str, Any] = {}
     notes = []
@@ -176,14 +199,7 @@ def save(outputs: list[Output], destination: Path) -> list[str]:
         if isinstance(output.value, TensorBuffer) and not DTYPES[output.value.dtype].format:
             dtypes[DTYPE_KEY + output.name] = numpy.asarray(str(output.value.dtype))
             notes.append(f"{output.name} is {output.value.dtype}, and its bits are stored as {array.dtype}")
-    if _is_npz(destination):
-        with destination.open("wb") as file:
-            numpy.savez(file, **arrays, **dtypes)
-    else:
-        destination.mkdir(parents=True, exist_ok=True)
-        for name, array in arrays.items():
-            numpy.save(destination / f"{name}.npy", array)
-    return notes
+    return arrays, dtypes, notes
 
 
 def _is_npz(destination: Path) -> bool:
