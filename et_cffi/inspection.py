@@ -128,8 +128,10 @@ class MethodInspection:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether it writes to a buffer that the next run reads: an operator of it works in place ("aten::copy_").
-        What a backend keeps is not told."""
+        """Whether an operator works in place ("aten::copy_"), as on a buffer that the next run reads.
+
+        What a backend keeps is not told.
+        """
         return any(operator.name.partition(".")[0].endswith("_") for operator in self.operators)
 
     @property

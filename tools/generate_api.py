@@ -19,7 +19,7 @@ is imported as it is headed: `from et_cffi import Runtime`, `from et_cffi import
 
 """
 # Public modules whose names are not those of et_cffi itself.
-MODULES = ["errors", "etdump", "bundled", "portable_lib"]
+MODULES = ["errors", "etdump", "bundled", "inspection", "portable_lib"]
 
 
 def render() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import glob
-import hashlib
 import json
 import os
 import threading
@@ -23,7 +22,7 @@ from et_cffi.cli.inputs import read_inputs
 from et_cffi.cli.measuring import processors
 from et_cffi.cli.numbers import positive
 from et_cffi.cli.outputs import Output, name_outputs, save_npz
-from et_cffi.cli.source import Source, add_model_arguments, open_source
+from et_cffi.cli.source import Source, add_model_arguments, open_source, sha256
 from et_cffi.cli.stacking import Stacked, check_stackable
 from et_cffi.errors import MethodStateError, RuntimeCheckError
 from et_cffi.inspection import inspect
@@ -170,7 +169,7 @@ def _jobs(arguments: argparse.Namespace, program: Program, method: str) -> int:
 
 
 def _made_by(source: Source, arguments: argparse.Namespace, meta: MethodMeta) -> dict[str, Any]:
-    digests = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in (source.path, *arguments.data)]
+    digests = [sha256(path) for path in (source.path, *arguments.data)]
     return {"sha256": digests, "method": meta.name()}
 
 

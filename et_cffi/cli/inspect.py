@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import hashlib
 import json
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +208,7 @@ def _verdict(found: ProgramInspection) -> str:
 
 def _facts(source: Source, found: ProgramInspection) -> dict[str, str]:
     """A file as facts that have a name and a value, so that two files differ in those that do."""
-    content = memoryview(Path(source.path).read_bytes()) if source.content is None else source.content
+    content = memoryview(_mapped(source.path)) if source.content is None else source.content
 
     def digest(offset: int, nbytes: int) -> str:
         return hashlib.sha256(content[offset : offset + nbytes]).hexdigest()[:12] if offset else "none"
@@ -231,6 +232,11 @@ def _facts(source: Source, found: ProgramInspection) -> dict[str, str]:
             f"{', '.join(case['inputs'])} -> {', '.join(case['expected_outputs'])}"
         )
     return facts
+
+
+def _mapped(path: str) -> mmap.mmap:
+    with Path(path).open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _method_facts(method: MethodInspection, digest: Any) -> dict[str, str]:

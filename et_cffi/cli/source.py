@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,3 +68,12 @@ def is_bundled(path: str) -> bool:
             return file.read(8)[4:6] == b"BP"
     except FileNotFoundError:
         return False  # load_program has the words for it
+
+
+def sha256(path: str) -> str:
+    """A file's digest, without holding the file: it may be larger than memory."""
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

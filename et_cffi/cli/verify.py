@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import platform
 from pathlib import Path
@@ -19,7 +18,7 @@ from et_cffi.cli.libraries import executorch_version
 from et_cffi.cli.numbers import tolerance
 from et_cffi.cli.outputs import name_outputs
 from et_cffi.cli.report import CheckedCase, Report, check_report_path, facts_of, save_report, verdict
-from et_cffi.cli.source import Source, add_model_arguments, open_source
+from et_cffi.cli.source import Source, add_model_arguments, open_source, sha256
 from et_cffi.errors import UnknownMethodError
 
 SUMMARY = "compare a method's outputs with what they should be"
@@ -135,7 +134,7 @@ def _bundled_cases(source: Source, arguments: argparse.Namespace) -> list[Checke
 def _facts(source: Source, arguments: argparse.Namespace) -> dict[str, str]:
     return {
         "file": source.path,
-        "sha256": hashlib.sha256(Path(source.path).read_bytes()).hexdigest(),
+        "sha256": sha256(source.path),
         "tolerance": f"{arguments.atol:g} absolute + {arguments.rtol:g} relative",
         "run by": (
             f"et_cffi {et_cffi.__version__}, ExecuTorch {executorch_version()}, "
