@@ -86,6 +86,9 @@ class Program:
         item = self.root.children(4)[index]
         return self.segments_at + item.number(0, N.Uint64Flags), item.number(1, N.Uint64Flags)
 
+    def inlined_delegate(self, index):
+        return bytes(self.root.children(3)[index].numbers(0, N.Uint8Flags))
+
     @staticmethod
     def calls(plan, kind):
         """The index of the operator or delegate that each instruction of a kind calls."""

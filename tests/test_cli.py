@@ -448,7 +448,9 @@ def test_version(arguments, capsys):
     assert main(arguments) == 0
     out = capsys.readouterr().out
     assert re.fullmatch(
-        rf"et_cffi {re.escape(et_cffi.__version__)}, ExecuTorch \d+\.\d+\.\d+, \w+ [\d.]+\n", out
+        rf"et_cffi {re.escape(et_cffi.__version__)}, ExecuTorch \d+\.\d+\.\d+, \w+ [\d.]+\n"
+        r"libraries: (\w+, )*libexecutorch, .*\n",
+        out,
     )
 
 

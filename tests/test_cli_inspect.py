@@ -58,8 +58,12 @@ def test_operators_and_delegates(name):
             assert (delegate.backend, delegate.calls) == (other.text(0), calls[index])
             assert delegate.options == other.length(2)
             where = other.child(1)
-            assert where.number(0, number_types.Int8Flags) == 1  # in a segment, as all of these are
-            assert (delegate.offset, delegate.nbytes) == read.segment(where.number(1))
+            if where.number(0, number_types.Int8Flags) == 1:
+                assert (delegate.offset, delegate.nbytes) == read.segment(where.number(1))
+            else:
+                data = read.inlined_delegate(where.number(1))
+                assert len(data) == delegate.nbytes > 0
+                assert read.data[delegate.offset : delegate.offset + delegate.nbytes] == data
         planned = plan.numbers(8, number_types.Int64Flags)[1:]  # number 0 is nobody's
         assert [item.nbytes for item in method.planned] == planned
 
