@@ -390,6 +390,18 @@ static PyType_Spec lender_spec = {
 
 /* ---- Runner: one run ----------------------------------------------------------------------------------- */
 
+/* DLPack's table of C functions that a tensor class may offer (since DLPack 1.2), as far as it is used here:
+   torch describes and makes tensors by it without a line of Python. Nothing of torch is linked. */
+typedef struct {
+  DLPackVersion version;
+  void *previous;
+  int (*allocate)(DLTensor *, DLManagedTensorVersioned **, void *,
+                  void (*)(void *, const char *, const char *));
+  int (*to_managed)(void *, DLManagedTensorVersioned **);
+  int (*from_managed)(DLManagedTensorVersioned *, void **);
+  int (*describe)(void *, DLTensor *);
+} ExchangeAPI;
+
 typedef struct {
   PyObject_HEAD
   etcffi_method *method; /* the Method that owns this runner keeps it, and says when it may run */
@@ -399,7 +411,15 @@ typedef struct {
   etcffi_value *inputs;
   etcffi_value *outputs;
   Py_buffer *views; /* obj is NULL where none is held */
-  bool running;     /* a finaliser may run the method in the middle of a run */
+  char *planned;    /* of each input, whether it is: the runtime then copies it inside the call */
+  /* Of torch, where results are torch's; else NULL. */
+  PyObject *tensor_type;
+  PyObject *is_neg;
+  PyObject *is_conj;
+  PyObject *untyped_storage;
+  Place *storages; /* of each input */
+  const ExchangeAPI *exchange;
+  bool running; /* a finaliser may run the method in the middle of a run */
 } Runner;
 
 static void runner_dealloc(PyObject *self) {
@@ -408,17 +428,45 @@ static void runner_dealloc(PyObject *self) {
   free(runner->inputs);
   free(runner->outputs);
   free(runner->views);
+  free(runner->planned);
+  free(runner->storages);
   Py_XDECREF((PyObject *)runner->result_type);
+  Py_XDECREF(runner->tensor_type);
+  Py_XDECREF(runner->is_neg);
+  Py_XDECREF(runner->is_conj);
+  Py_XDECREF(runner->untyped_storage);
   freefunc free_slot = (freefunc)PyType_GetSlot(type, Py_tp_free);
   free_slot(self);
   Py_DECREF(type);
 }
 
+/* Takes torch's tensor class, where it has a table of a version that is understood. */
+static void use_torch(Runner *runner, PyObject *tensor_type) {
+  PyObject *capsule = PyObject_GetAttrString(tensor_type, "__dlpack_c_exchange_api__");
+  if (capsule != NULL && PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
+    const ExchangeAPI *table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    runner->is_neg = PyObject_GetAttrString(tensor_type, "is_neg");
+    runner->is_conj = PyObject_GetAttrString(tensor_type, "is_conj");
+    runner->untyped_storage = PyObject_GetAttrString(tensor_type, "untyped_storage");
+    if (table->version.major == ETCFFI_DLPACK_MAJOR && table->describe != NULL &&
+        table->from_managed != NULL && runner->is_neg != NULL && runner->is_conj != NULL &&
+        runner->untyped_storage != NULL) {
+      Py_INCREF(tensor_type);
+      runner->tensor_type = tensor_type;
+      runner->exchange = table;
+    }
+  }
+  Py_XDECREF(capsule);
+  PyErr_Clear(); /* an older torch goes the way of the Python layer */
+}
+
 static PyObject *runner_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs)) {
   unsigned long long address;
-  PyObject *result_type;
+  PyObject *result_type, *tensor_type;
+  const char *planned;
   Py_ssize_t num_inputs, num_outputs;
-  if (!PyArg_ParseTuple(args, "KOnn:Runner", &address, &result_type, &num_inputs, &num_outputs)) {
+  if (!PyArg_ParseTuple(args, "KOy#nO:Runner", &address, &result_type, &planned, &num_inputs, &num_outputs,
+                        &tensor_type)) {
     return NULL;
   }
   allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
@@ -434,17 +482,94 @@ static PyObject *runner_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
   runner->inputs = calloc((size_t)num_inputs + 1, sizeof(etcffi_value));
   runner->outputs = calloc((size_t)num_outputs + 1, sizeof(etcffi_value));
   runner->views = calloc((size_t)num_inputs + 1, sizeof(Py_buffer));
-  if (runner->inputs == NULL || runner->outputs == NULL || runner->views == NULL) {
+  runner->planned = malloc((size_t)num_inputs + 1);
+  runner->storages = calloc((size_t)num_inputs + 1, sizeof(Place));
+  if (runner->inputs == NULL || runner->outputs == NULL || runner->views == NULL || runner->planned == NULL ||
+      runner->storages == NULL) {
     Py_DECREF(runner);
     return PyErr_NoMemory();
   }
+  memcpy(runner->planned, planned, (size_t)num_inputs);
+  if (tensor_type != Py_None) {
+    use_torch(runner, tensor_type);
+  }
   return (PyObject *)runner;
+}
+
+/* What Python code of a torch tensor says, as a number; 0 where it says none. */
+static unsigned long long ask(PyObject *object, const char *method) {
+  PyObject *answer = PyObject_CallMethod(object, method, NULL);
+  unsigned long long number = answer == NULL ? 0 : PyLong_AsUnsignedLongLong(answer);
+  Py_XDECREF(answer);
+  if (PyErr_Occurred()) {
+    PyErr_Clear();
+    return 0;
+  }
+  return number;
+}
+
+/* Whether no sign is pending that torch applies only when something reads the tensor; notes where its storage
+   is. Asked of all inputs before any pointer is taken: a mode of torch's may run code of its own. */
+static bool ask_torch(Runner *runner, Py_ssize_t index, PyObject *source) {
+  if (runner->exchange == NULL || (PyObject *)Py_TYPE(source) != runner->tensor_type) {
+    return true;
+  }
+  PyObject *negated = PyObject_CallFunctionObjArgs(runner->is_neg, source, NULL);
+  PyObject *conjugated = PyObject_CallFunctionObjArgs(runner->is_conj, source, NULL);
+  PyObject *storage = PyObject_CallFunctionObjArgs(runner->untyped_storage, source, NULL);
+  bool settled = negated == Py_False && conjugated == Py_False && storage != NULL;
+  PyErr_Clear();
+  if (settled) {
+    runner->storages[index].address = (void *)(uintptr_t)ask(storage, "data_ptr");
+    runner->storages[index].length = (Py_ssize_t)ask(storage, "nbytes");
+  }
+  Py_XDECREF(negated);
+  Py_XDECREF(conjugated);
+  Py_XDECREF(storage);
+  return settled;
+}
+
+/* Whether the storage holds what the tensor describes: it can be resized under the tensor. */
+static bool is_in(const Place *storage, const etcffi_memory *memory) {
+  uint64_t last = 0;
+  for (int i = 0; i < memory->ndim; ++i) {
+    if (memory->sizes[i] == 0 || memory->strides[i] < 0) {
+      return false;
+    }
+    last += (uint64_t)(memory->sizes[i] - 1) * (uint64_t)memory->strides[i];
+  }
+  uint64_t itemsize = (uint64_t)etcffi_dtype_of(memory->scalar_type)->itemsize;
+  uint64_t begin = (uint64_t)(uintptr_t)storage->address, first = (uint64_t)(uintptr_t)memory->data;
+  uint64_t length = (uint64_t)storage->length;
+  return begin != 0 && first >= begin && first - begin <= length && last < length / itemsize &&
+         (last + 1) * itemsize <= length - (first - begin);
+}
+
+/* A torch tensor of the class itself, on the host, for an input that is copied inside the call. Everything
+   else, and whatever is odd about it, the Python layer looks at. */
+static bool describe_torch(Runner *runner, Py_ssize_t index, PyObject *source) {
+  etcffi_value *value = &runner->inputs[index];
+  DLTensor tensor;
+  if (runner->planned[index] == 0) {
+    return false;
+  }
+  if (runner->exchange->describe(source, &tensor) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  value->tag = ETCFFI_Tag_Tensor;
+  return etcffi_memory_from_dlpack(&tensor, &value->memory) == 0 && value->memory.data != NULL &&
+         value->memory.device.type == ETCFFI_DeviceType_CPU &&
+         is_in(&runner->storages[index], &value->memory);
 }
 
 static bool describe_item(Runner *runner, Py_ssize_t index, PyObject *source) {
   etcffi_value *value = &runner->inputs[index];
   Py_buffer *view = &runner->views[index];
   value->pointed_at = 0;
+  if (runner->exchange != NULL && (PyObject *)Py_TYPE(source) == runner->tensor_type) {
+    return describe_torch(runner, index, source);
+  }
   if (Py_TYPE(source) == runner->result_type) {
     const etcffi_tensor *tensor = ((Lender *)source)->tensor;
     if (tensor == NULL) {
@@ -475,13 +600,32 @@ static void release_views(Runner *runner) {
   }
 }
 
+/* A torch tensor over the memory, which holds the etcffi_tensor itself; NULL where torch cannot have it. */
+static PyObject *make_torch(Runner *runner, etcffi_tensor *tensor) {
+  DLManagedTensorVersioned *managed = NULL;
+  void *made = NULL;
+  if (runner->exchange == NULL || etcffi_tensor_memory(tensor)->device.type != ETCFFI_DeviceType_CPU ||
+      etcffi_tensor_to_dlpack_versioned(tensor, 0, &managed) != 0) {
+    return NULL;
+  }
+  if (runner->exchange->from_managed(managed, &made) != 0) {
+    PyErr_Clear(); /* the managed tensor is torch's from the call on, also where it fails */
+    return NULL;
+  }
+  etcffi_tensor_release(tensor);
+  return made;
+}
+
 /* The results, which take over the references in runner->outputs; NULL where memory ran out. */
 static PyObject *take_results(Runner *runner) {
   PyObject *results = PyList_New(runner->num_outputs);
   for (Py_ssize_t i = 0; i < runner->num_outputs; ++i) {
     etcffi_tensor *tensor = runner->outputs[i].tensor;
     runner->outputs[i].tensor = NULL;
-    PyObject *made = results == NULL ? NULL : lender_new(runner->result_type, tensor);
+    PyObject *made = results == NULL ? NULL : make_torch(runner, tensor);
+    if (made == NULL && results != NULL) {
+      made = lender_new(runner->result_type, tensor);
+    }
     if (made == NULL) {
       etcffi_tensor_release(tensor);
       Py_CLEAR(results);
@@ -535,6 +679,9 @@ static PyObject *runner_run(PyObject *self, PyObject *args) {
   }
   runner->running = true;
   bool plain = PyTuple_Size(inputs) == runner->num_inputs;
+  for (Py_ssize_t i = 0; plain && i < runner->num_inputs; ++i) {
+    plain = ask_torch(runner, i, PyTuple_GetItem(inputs, i));
+  }
   for (Py_ssize_t i = 0; plain && i < runner->num_inputs; ++i) {
     plain = describe_item(runner, i, PyTuple_GetItem(inputs, i));
   }

@@ -544,7 +544,9 @@ void etcffi_method::execute() {
     slot.cloned = Ref<etcffi_tensor>();
     slot.lent = Ref<etcffi_tensor>();
     if (slot.wants_memory) {
-      slot.fresh = etcffi_block::allocate(slot.nbytes, slot.device);
+      slot.fresh = Ref<etcffi_block>();
+      slot.fresh = slot.device.is_cpu() ? slot.take_memory(slot.nbytes)
+                                        : etcffi_block::allocate(slot.nbytes, slot.device);
       const runtime::Error error = method_->set_output_data_ptr(slot.fresh->data(), slot.nbytes, i);
       if (error != runtime::Error::Ok) {
         check(error, "giving memory to " + slot.label);
@@ -562,7 +564,19 @@ void etcffi_method::execute() {
   executed_ = true;
 }
 
-Ref<etcffi_tensor> etcffi_method::make_result(const Tensor &tensor, bool clone, etcffi_block *fresh) {
+// A block that no result, capsule or input refers to any more, or a new one.
+Ref<etcffi_block> etcffi::OutputSlot::take_memory(size_t size) {
+  for (const Ref<etcffi_block> &block : recent) {
+    if (block && !block->shared() && block->nbytes() >= size) {
+      return block;
+    }
+  }
+  std::swap(recent[0], recent[1]);
+  recent[0] = etcffi_block::allocate(std::max(size, nbytes), DeviceType::CPU);
+  return recent[0];
+}
+
+Ref<etcffi_tensor> etcffi_method::make_result(const Tensor &tensor, bool clone, OutputSlot *slot) {
   const TensorImpl *impl = tensor.unsafeGetTensorImpl();
   etcffi_memory memory{};
   memory.data = impl->mutable_data();
@@ -579,8 +593,11 @@ Ref<etcffi_tensor> etcffi_method::make_result(const Tensor &tensor, bool clone, 
     fail(ETCFFI_NoMemory, "the method left a result without memory");
   }
   // Written into the buffer that was allocated for this run: that buffer is the result.
-  if (fresh != nullptr && memory.data == fresh->data()) {
-    return Ref<etcffi_tensor>::adopt(new etcffi_tensor(memory, Ref<etcffi_block>(fresh)));
+  if (slot != nullptr) {
+    const OutputSlot &owner = slot->same_as < 0 ? *slot : outputs_[static_cast<size_t>(slot->same_as)];
+    if (owner.fresh && memory.data == owner.fresh->data()) {
+      return Ref<etcffi_tensor>::adopt(new etcffi_tensor(memory, owner.fresh));
+    }
   }
   // In planned memory: it lasts as long as the block that the result shares with the method, but the next
   // run writes to it, so it is lent only to a caller who asked for that.
@@ -593,6 +610,14 @@ Ref<etcffi_tensor> etcffi_method::make_result(const Tensor &tensor, bool clone, 
   }
   // Anything else (an input that is an output, a constant) is memory that somebody else may write or free.
   // The copy stays on its device, and goes there through the host.
+  if (slot != nullptr && impl->device().is_cpu()) {
+    Ref<etcffi_block> block = slot->take_memory(memory.nbytes);
+    if (memory.nbytes > 0) {
+      std::memcpy(block->data(), memory.data, memory.nbytes);
+    }
+    memory.data = block->data();
+    return Ref<etcffi_tensor>::adopt(new etcffi_tensor(memory, std::move(block)));
+  }
   return etcffi::copy_of(memory, impl->device());
 }
 
@@ -628,8 +653,7 @@ void etcffi_method::write_value(const EValue &value, bool clone, OutputSlot &slo
   case runtime::Tag::Tensor: {
     Ref<etcffi_tensor> &handed = clone ? slot.cloned : slot.lent;
     if (!handed) {
-      const OutputSlot &owner = slot.same_as < 0 ? slot : outputs_[static_cast<size_t>(slot.same_as)];
-      handed = make_result(value.toTensor(), clone, owner.fresh.get());
+      handed = make_result(value.toTensor(), clone, &slot);
     }
     out.tensor = Ref<etcffi_tensor>(handed).detach();
     break;

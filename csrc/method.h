@@ -1,6 +1,7 @@
 // A loaded method: its memory, its inputs, one run after the other, its outputs.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -42,6 +43,10 @@ struct OutputSlot {
   // Who writes here: the runtime, in the run under way. A new block for each run, so that a result that
   // was handed over is never written through.
   Ref<etcffi_block> fresh;
+  // Host memory of earlier results, used again once nobody else has a reference to it: a loop then pays for
+  // no pages. Two are enough where a caller drops a result as it gets the next; more are never kept.
+  std::array<Ref<etcffi_block>, 2> recent;
+  Ref<etcffi_block> take_memory(size_t size);
   // What was handed over for the last run, cloned and lent, so that reading twice gives the same.
   Ref<etcffi_tensor> cloned;
   Ref<etcffi_tensor> lent;
@@ -122,7 +127,7 @@ private:
   void install(size_t index, etcffi_value &value);
   void give(size_t index, const executorch::runtime::EValue &value);
   etcffi::Ref<etcffi_tensor> make_result(const executorch::aten::Tensor &tensor, bool clone,
-                                         etcffi_block *fresh);
+                                         etcffi::OutputSlot *slot);
   template <typename List> void write_items(const List &list, bool clone, etcffi_value &out);
   void write_value(const executorch::runtime::EValue &value, bool clone, etcffi::OutputSlot &slot,
                    etcffi_value &out);

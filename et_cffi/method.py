@@ -91,7 +91,11 @@ class Method:
         kinds += [meta.output_kind(i) for i in range(meta.num_outputs())]
         if any(kind != "Tensor" for kind in kinds):
             return None
-        return cpython.Runner(address_of(self._handle), TensorBuffer, meta.num_inputs(), meta.num_outputs())
+        planned = bytes(meta.input_tensor_meta(i).is_memory_planned() for i in range(meta.num_inputs()))
+        tensor_type = None if self._torch is None else self._torch.Tensor
+        return cpython.Runner(
+            address_of(self._handle), TensorBuffer, planned, meta.num_outputs(), tensor_type
+        )
 
     @property
     def metadata(self) -> MethodMeta:
@@ -355,7 +359,11 @@ class Method:
         finally:
             self._replace_inputs(handle, pins, complete)
         if self._torch is not None:
-            results = [to_torch(self._torch, result) for result in results]
+            # What the runner has not made torch's already.
+            results = [
+                to_torch(self._torch, result) if type(result) is TensorBuffer else result
+                for result in results
+            ]
         kept[clone] = results
         forward_log()
         return results.copy()
