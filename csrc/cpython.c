@@ -44,6 +44,9 @@ PyAPI_FUNC(void) PyBuffer_Release(Py_buffer *view);
 #define Py_bf_getbuffer 1
 #define Py_bf_releasebuffer 2
 #endif
+#ifndef METH_FASTCALL
+#define METH_FASTCALL 0x0080 /* in every Python since 3.7, and in the stable ABI since 3.10 */
+#endif
 
 typedef struct {
   void *address;
@@ -410,8 +413,9 @@ typedef struct {
   Py_ssize_t num_outputs;
   etcffi_value *inputs;
   etcffi_value *outputs;
-  Py_buffer *views; /* obj is NULL where none is held */
-  char *planned;    /* of each input, whether it is: the runtime then copies it inside the call */
+  PyObject **sources; /* the inputs of the run under way, a reference to each */
+  Py_buffer *views;   /* obj is NULL where none is held */
+  char *planned;      /* of each input, whether it is: the runtime then copies it inside the call */
   /* Of torch, where results are torch's; else NULL. */
   PyObject *tensor_type;
   PyObject *is_neg;
@@ -419,6 +423,8 @@ typedef struct {
   PyObject *untyped_storage;
   Place *storages; /* of each input */
   const ExchangeAPI *exchange;
+  const uint64_t *log_counter;
+  uint64_t logged;
   bool running; /* a finaliser may run the method in the middle of a run */
 } Runner;
 
@@ -427,6 +433,7 @@ static void runner_dealloc(PyObject *self) {
   PyTypeObject *type = Py_TYPE(self);
   free(runner->inputs);
   free(runner->outputs);
+  free(runner->sources);
   free(runner->views);
   free(runner->planned);
   free(runner->storages);
@@ -482,10 +489,13 @@ static PyObject *runner_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
   runner->inputs = calloc((size_t)num_inputs + 1, sizeof(etcffi_value));
   runner->outputs = calloc((size_t)num_outputs + 1, sizeof(etcffi_value));
   runner->views = calloc((size_t)num_inputs + 1, sizeof(Py_buffer));
+  runner->sources = calloc((size_t)num_inputs + 1, sizeof(PyObject *));
+  runner->log_counter = etcffi_log_counter();
+  runner->logged = *runner->log_counter;
   runner->planned = malloc((size_t)num_inputs + 1);
   runner->storages = calloc((size_t)num_inputs + 1, sizeof(Place));
   if (runner->inputs == NULL || runner->outputs == NULL || runner->views == NULL || runner->planned == NULL ||
-      runner->storages == NULL) {
+      runner->storages == NULL || runner->sources == NULL) {
     Py_DECREF(runner);
     return PyErr_NoMemory();
   }
@@ -637,15 +647,14 @@ static PyObject *take_results(Runner *runner) {
 }
 
 /* The inputs that the runtime reads in a later run too, or NULL where memory ran out. */
-static PyObject *take_pins(Runner *runner, PyObject *inputs) {
+static PyObject *take_pins(Runner *runner) {
   PyObject *pins = PyList_New(0);
   for (Py_ssize_t i = 0; pins != NULL && i < runner->num_inputs; ++i) {
     if (runner->inputs[i].pointed_at == 0) {
       continue;
     }
-    PyObject *source = PyList_Check(inputs) ? PyList_GetItem(inputs, i) : PyTuple_GetItem(inputs, i);
-    bool is_result = source != NULL && runner->views[i].obj == NULL;
-    PyObject *pin = source == NULL ? NULL : make_pin(&runner->views[i], is_result ? source : NULL);
+    bool is_result = runner->views[i].obj == NULL;
+    PyObject *pin = make_pin(&runner->views[i], is_result ? runner->sources[i] : NULL);
     if (pin == NULL || PyList_Append(pins, pin) != 0) {
       Py_CLEAR(pins);
     }
@@ -654,69 +663,115 @@ static PyObject *take_pins(Runner *runner, PyObject *inputs) {
   return pins;
 }
 
-PyDoc_STRVAR(run_doc,
-             "run(inputs, clone) -> (status, results, pins) or None\n\n"
-             "Set the inputs, run, and get the outputs. None, and nothing happened, where an input is not\n"
-             "plain. results is None where status is not 0; pins hold what the runtime was pointed at.");
+PyDoc_STRVAR(
+    run_doc,
+    "run(inputs, clone) -> results, or (status, results, pins), or None\n\n"
+    "Set the inputs, run, and get the outputs. None, and nothing happened, where an input is not\n"
+    "plain. The list of results alone, where nothing else is to be done; results is None where status\n"
+    "is not 0; pins hold what the runtime was pointed at; the runtime may have logged something.");
 
-static PyObject *runner_run(PyObject *self, PyObject *args) {
+/* Takes a reference to each input, which nobody can then change while this runs without the interpreter's
+   lock. False, and none is taken, where it is no list or tuple of as many as there are. Exactly these: a
+   class of somebody's own may give other items than it has, or never end. */
+static bool take_sources(Runner *runner, PyObject *inputs) {
+  bool is_list = PyList_CheckExact(inputs);
+  if ((!is_list && !PyTuple_CheckExact(inputs)) ||
+      (is_list ? PyList_Size(inputs) : PyTuple_Size(inputs)) != runner->num_inputs) {
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < runner->num_inputs; ++i) {
+    runner->sources[i] = is_list ? PyList_GetItem(inputs, i) : PyTuple_GetItem(inputs, i);
+    Py_XINCREF(runner->sources[i]);
+    if (runner->sources[i] == NULL) { /* another thread made the list shorter */
+      PyErr_Clear();
+      for (Py_ssize_t j = 0; j < i; ++j) {
+        Py_CLEAR(runner->sources[j]);
+      }
+      return false;
+    }
+  }
+  return true;
+}
+
+/* What run() answers once the method ran, or was refused. */
+static PyObject *answer_of(Runner *runner, etcffi_status status) {
+  PyObject *results = NULL;
+  if (status == 0) {
+    results = take_results(runner);
+    bool pointed_at = false;
+    for (Py_ssize_t i = 0; i < runner->num_inputs; ++i) {
+      pointed_at = pointed_at || runner->inputs[i].pointed_at != 0;
+    }
+    uint64_t logged = *runner->log_counter;
+    if (!pointed_at && logged == runner->logged) {
+      return results;
+    }
+    runner->logged = logged;
+  } else {
+    Py_INCREF(Py_None);
+    results = Py_None;
+  }
+  PyObject *pins = take_pins(runner);
+  PyObject *answer = NULL;
+  if (pins != NULL && results != NULL) {
+    answer = Py_BuildValue("(iOO)", (int)status, results, pins);
+  }
+  Py_XDECREF(pins);
+  Py_XDECREF(results);
+  return answer;
+}
+
+static PyObject *runner_run(PyObject *self, PyObject *const *args, Py_ssize_t count) {
   Runner *runner = (Runner *)self;
-  PyObject *inputs;
-  int clone;
-  if (!PyArg_ParseTuple(args, "Op:run", &inputs, &clone)) {
+  if (count != 2) {
+    return PyErr_Format(PyExc_TypeError, "run() takes 2 arguments");
+  }
+  int clone = PyObject_IsTrue(args[1]);
+  if (clone < 0) {
     return NULL;
   }
-  /* Exactly these: a class of somebody's own may give other items than it has, or never end. */
-  bool is_list = PyList_CheckExact(inputs);
-  if (runner->running || (!is_list && !PyTuple_CheckExact(inputs)) ||
-      (is_list ? PyList_Size(inputs) : PyTuple_Size(inputs)) != runner->num_inputs) {
+  if (runner->running || !take_sources(runner, args[0])) {
     Py_RETURN_NONE;
   }
-  /* A copy that nobody else changes while this runs without the interpreter's lock. */
-  inputs = PySequence_Tuple(inputs);
-  if (inputs == NULL) {
-    return NULL;
-  }
   runner->running = true;
-  bool plain = PyTuple_Size(inputs) == runner->num_inputs;
-  for (Py_ssize_t i = 0; plain && i < runner->num_inputs; ++i) {
-    plain = ask_torch(runner, i, PyTuple_GetItem(inputs, i));
+  bool plain = true;
+  for (Py_ssize_t i = 0; plain && runner->exchange != NULL && i < runner->num_inputs; ++i) {
+    plain = ask_torch(runner, i, runner->sources[i]);
   }
   for (Py_ssize_t i = 0; plain && i < runner->num_inputs; ++i) {
-    plain = describe_item(runner, i, PyTuple_GetItem(inputs, i));
+    plain = describe_item(runner, i, runner->sources[i]);
   }
   PyObject *answer = NULL;
-  if (!plain) {
-    Py_INCREF(Py_None);
-    answer = Py_None;
-  } else {
+  if (plain) {
     etcffi_status status;
     Py_BEGIN_ALLOW_THREADS
     status = etcffi_method_run(runner->method, runner->inputs, (size_t)runner->num_inputs, clone,
                                runner->outputs, (size_t)runner->num_outputs);
     Py_END_ALLOW_THREADS
-    PyObject *pins = take_pins(runner, inputs);
-    PyObject *results = NULL;
-    if (status == 0) {
-      results = take_results(runner);
-    } else {
-      Py_INCREF(Py_None);
-      results = Py_None;
-    }
-    if (pins != NULL && results != NULL) {
-      answer = Py_BuildValue("(iOO)", (int)status, results, pins);
-    }
-    Py_XDECREF(pins);
-    Py_XDECREF(results);
+    answer = answer_of(runner, status);
+  } else {
+    Py_INCREF(Py_None);
+    answer = Py_None;
   }
   release_views(runner);
-  Py_DECREF(inputs);
+  for (Py_ssize_t i = 0; i < runner->num_inputs; ++i) {
+    Py_CLEAR(runner->sources[i]);
+  }
   runner->running = false;
   return answer;
 }
 
+static PyObject *runner_is_running(PyObject *self, void *Py_UNUSED(closure)) {
+  return PyBool_FromLong(((Runner *)self)->running);
+}
+
+static PyGetSetDef runner_getset[] = {
+    {"running", runner_is_running, NULL, "Whether run() is under way.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyMethodDef runner_methods[] = {
-    {"run", runner_run, METH_VARARGS, run_doc},
+    {"run", (PyCFunction)(void (*)(void))runner_run, METH_FASTCALL, run_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -724,6 +779,7 @@ static PyType_Slot runner_slots[] = {
     {Py_tp_new, (void *)runner_new},
     {Py_tp_dealloc, (void *)runner_dealloc},
     {Py_tp_methods, runner_methods},
+    {Py_tp_getset, runner_getset},
     {Py_tp_doc, "Runs a method whose inputs and outputs are all tensors."},
     {0, NULL},
 };

@@ -83,6 +83,8 @@ class Method:
         self._torch = loaded_torch()
         # What is lent out of a caller's planned memory has to hold it, which the runner knows nothing of.
         self._runner = self._make_runner() if cpython and planned is None else None
+        # Its run, where no input is ever pointed at: there is then nothing to settle after it.
+        self._quick = self._runner.run if self._runner is not None and not self._may_point_at else None
 
     def _make_runner(self) -> Any:
         """What runs the method by CPython's C API, where all inputs and outputs are tensors; else None."""
@@ -122,6 +124,21 @@ class Method:
             ExecuTorchError: one of the classes in `et_cffi.errors`, naming the input and what to do. After
                 an input was refused, a whole set has to be given before the method runs again.
         """
+        # The shortest way, for what most calls are: plain, and nothing to be held beyond it.
+        quick = self._quick
+        if quick is not None and inputs is not _NOT_GIVEN and self._claim.acquire(False):
+            try:
+                if not self._running and not self._destructor.done:
+                    ran = quick(inputs, clone_outputs)
+                    if type(ran) is list:
+                        if self._torch is not None:
+                            return self._keep(ran, bool(clone_outputs))
+                        self._results = {bool(clone_outputs): ran}
+                        return ran.copy()
+                    if ran is not None:
+                        return self._ran(self._handle, bool(clone_outputs), *ran)
+            finally:
+                self._claim.release()
         handle = self._enter()
         try:
             clone = bool(clone_outputs)
@@ -130,6 +147,8 @@ class Method:
                 if self._runner is not None:
                     self._running = True
                     ran = self._runner.run(inputs, clone)
+                    if type(ran) is list:
+                        return self._ran(handle, clone, 0, ran, [])
                     if ran is not None:
                         return self._ran(handle, clone, *ran)
                     self._running = False
@@ -217,7 +236,7 @@ class Method:
         """
         self._acquire()
         try:
-            if self._calls:
+            if self._calls or (self._runner is not None and self._runner.running):
                 raise MethodStateError(
                     f"the method '{self._metadata.name()}' is running and cannot be closed"
                 )
@@ -257,9 +276,10 @@ class Method:
         """Claims the method for this thread, until _leave."""
         self._acquire()
         handle = self._handle
-        if self._destructor.done or self._running:
+        running = self._running or (self._runner is not None and self._runner.running)
+        if self._destructor.done or running:
             self._claim.release()
-            state = "in the middle of a run, on this thread" if self._running else "closed"
+            state = "in the middle of a run, on this thread" if running else "closed"
             raise MethodStateError(f"the method '{self._metadata.name()}' is {state}")
         if self._planned is not None:
             try:
@@ -358,14 +378,20 @@ class Method:
                 raise failure(status)
         finally:
             self._replace_inputs(handle, pins, complete)
+        forward_log()
+        return self._keep(results, clone, kept)
+
+    def _keep(self, results: list[Any], clone: bool, kept: Results | None = None) -> list[Any]:
         if self._torch is not None:
             # What the runner has not made torch's already.
             results = [
                 to_torch(self._torch, result) if type(result) is TensorBuffer else result
                 for result in results
             ]
-        kept[clone] = results
-        forward_log()
+        if kept is None:
+            self._results = {clone: results}
+        else:
+            kept[clone] = results
         return results.copy()
 
     def _new_output_values(self) -> Any:

@@ -192,6 +192,8 @@ class BusyLib:
     """The C library, for which the method is in use by a thread that does not go by way of Python, or shares
     its state with one that is."""
 
+    running = False
+
     def __getattr__(self, name):
         return getattr(lib, name)
 
