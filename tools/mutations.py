@@ -269,8 +269,8 @@ MUTATIONS = [
     # Results.
     Mutation(
         "csrc/method.cpp",
-        "slot.fresh = etcffi_block::allocate(slot.nbytes, slot.device);",
-        "slot.fresh = slot.fresh ? slot.fresh : etcffi_block::allocate(slot.nbytes, slot.device);",
+        "if (block && !block->shared() && block->nbytes() >= size) {",
+        "if (block && block->nbytes() >= size) {",
         RESULTS + "test_a_result_is_unchanged_after_a_later_call[not cloned]",
     ),
     Mutation(
@@ -287,7 +287,7 @@ MUTATIONS = [
     ),
     Mutation(
         "csrc/method.cpp",
-        "if (fresh != nullptr && memory.data == fresh->data()) {",
+        "if (owner.fresh && memory.data == owner.fresh->data()) {",
         "if (false) {",
         RESULTS + "test_an_output_without_planned_memory_is_never_copied[cloned]",
     ),
@@ -356,7 +356,7 @@ MUTATIONS = [
         METHOD,
         "                    self._running = True\n                    ran =",
         "                    ran =",
-        THREADS + "test_a_use_in_the_middle_of_a_run_is_refused[set_inputs]",
+        NESTED + "test_ctrl_c_before_it_is_settled_what_to_hold[in_one_step-_ran]",
     ),
     # Used in the middle of its own use.
     Mutation(
@@ -385,15 +385,15 @@ MUTATIONS = [
     ),
     Mutation(
         METHOD,
-        "if self._calls:",
-        "if False:",
+        "if self._calls or (self._runner",
+        "if (self._runner",
         NESTED + "test_a_producer_that_closes_the_method[in_two_steps-add]",
     ),
     # Closed, dropped, broken off.
     Mutation(
         METHOD,
-        "if self._destructor.done or self._running:",
-        "if self._handle is None or self._running:",
+        "if self._destructor.done or running:",
+        "if self._handle is None or running:",
         GONE + "test_a_finaliser_in_a_cycle_that_uses_the_method[False-False]",
     ),
     Mutation(
