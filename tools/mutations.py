@@ -482,7 +482,7 @@ MUTATIONS = [
         "csrc/method.cpp",
         "    return input.reads != nullptr && overlap(memory.data, nbytes, input.reads, input.reads_nbytes);",
         "    return false;",
-        OUT + "test_in_place[0-add_unplanned]",
+        OUT + "test_memory_that_overlaps_an_inputs[large_unplanned]",
     ),
     Mutation(
         "csrc/method.cpp",
@@ -514,12 +514,6 @@ MUTATIONS = [
         "            results[False] = converted\n",
         "",
         OUT + "test_some_of_them",
-    ),
-    Mutation(
-        "et_cffi/_outputs.py",
-        "            memory.release()\n",
-        "            pass\n",
-        OUT + "test_a_dlpack_capsule_is_given_back",
     ),
     Mutation(
         METHOD,
