@@ -9,6 +9,7 @@
 #endif
 #include <Python.h>
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,7 @@ typedef struct {
 } Py_buffer;
 PyAPI_FUNC(int) PyObject_GetBuffer(PyObject *exporter, Py_buffer *view, int flags);
 PyAPI_FUNC(void) PyBuffer_Release(Py_buffer *view);
+PyAPI_FUNC(int) PyObject_CheckBuffer(PyObject *exporter);
 #define PyBUF_WRITABLE 0x0001
 #define PyBUF_FORMAT 0x0004
 #define PyBUF_ND 0x0008
@@ -53,17 +55,68 @@ typedef struct {
   Py_ssize_t length;
 } Place;
 
-/* What holds an input's memory: a buffer, or a result that was passed back in. Who reads the memory: the
-   runtime, until the input is replaced. */
+/* A managed tensor that was taken out of a DLPack capsule, and is given back once; NULL where there is none.
+ */
+typedef struct {
+  void *managed;
+  bool versioned;
+} Claimed;
+
+/* What holds an input's memory: a buffer; a result that was passed back in; a torch tensor and its storage;
+   or what a DLPack producer handed over. Who reads the memory: the runtime, until the input is replaced. */
 typedef struct {
   PyObject_HEAD
   bool held; /* view is */
   Py_buffer view;
-  Place owner; /* where the memory was that the view's exporter has its own from */
-  PyObject *result;
+  Place owner;      /* where the memory was that the view's exporter has its own from, or the tensor's */
+  PyObject *source; /* the result, or the tensor */
+  PyObject *storage;
+  Claimed claimed;
 } Pin;
 
-static PyObject *obj_name, *base_name;
+static PyObject *obj_name, *base_name, *data_ptr_name, *nbytes_name, *resizable_name, *storage_name;
+static PyObject *dlpack_name, *dlpack_device_name, *no_arguments, *dlpack_keywords;
+
+/* The deleter may be Python code, and an exception on its way. */
+static void give_back(Claimed *claimed) {
+  void *managed = claimed->managed;
+  if (managed == NULL) {
+    return;
+  }
+  claimed->managed = NULL;
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  if (claimed->versioned) {
+    etcffi_dlpack_release_versioned(managed);
+  } else {
+    etcffi_dlpack_release(managed);
+  }
+  PyErr_Restore(type, value, traceback);
+}
+
+/* What Python code of a torch tensor says, as a number; 0 where it says none. */
+static unsigned long long ask(PyObject *object, PyObject *method) {
+  PyObject *answer = PyObject_CallMethodObjArgs(object, method, NULL);
+  unsigned long long number = answer == NULL ? 0 : PyLong_AsUnsignedLongLong(answer);
+  Py_XDECREF(answer);
+  if (PyErr_Occurred()) {
+    PyErr_Clear();
+    return 0;
+  }
+  return number;
+}
+
+/* Where a torch tensor's first element is, and how long its storage: a tensor can be given another one. */
+static Place place_of_tensor(PyObject *tensor) {
+  PyObject *storage = PyObject_CallMethodObjArgs(tensor, storage_name, NULL);
+  Place place = {(void *)(uintptr_t)ask(tensor, data_ptr_name), 0};
+  if (storage != NULL) {
+    place.length = (Py_ssize_t)ask(storage, nbytes_name);
+    Py_DECREF(storage);
+  }
+  PyErr_Clear();
+  return place;
+}
 
 /* Where the memory is that an exporter has its own from: a memoryview what it is of, an array that is a view
    its base. `own` where it has none. An array is resized by its owner, whatever views of it are lent out. */
@@ -95,7 +148,9 @@ static void pin_dealloc(PyObject *self) {
   if (pin->held) {
     PyBuffer_Release(&pin->view);
   }
-  Py_CLEAR(pin->result);
+  Py_CLEAR(pin->source);
+  Py_CLEAR(pin->storage);
+  give_back(&pin->claimed);
   freefunc free_slot = (freefunc)PyType_GetSlot(type, Py_tp_free);
   free_slot(self);
   Py_DECREF(type);
@@ -109,7 +164,8 @@ static int pin_traverse(PyObject *self, visitproc visit, void *arg) {
   if (pin->held) {
     Py_VISIT(pin->view.obj);
   }
-  Py_VISIT(pin->result);
+  Py_VISIT(pin->source);
+  Py_VISIT(pin->storage);
   return 0;
 }
 
@@ -119,7 +175,9 @@ static PyObject *pin_release(PyObject *self, PyObject *Py_UNUSED(none)) {
     pin->held = false;
     PyBuffer_Release(&pin->view);
   }
-  Py_CLEAR(pin->result);
+  Py_CLEAR(pin->source);
+  Py_CLEAR(pin->storage);
+  give_back(&pin->claimed);
   Py_RETURN_NONE;
 }
 
@@ -132,8 +190,12 @@ static int pin_clear(PyObject *self) {
 static PyObject *pin_moved(PyObject *self, PyObject *Py_UNUSED(none)) {
   Pin *pin = (Pin *)self;
   Py_buffer now;
-  if (pin->result != NULL) {
-    Py_RETURN_FALSE; /* its block is neither resized nor freed while it is held */
+  if (pin->storage != NULL) {
+    Place place = place_of_tensor(pin->source);
+    return PyBool_FromLong(place.address != pin->owner.address || place.length != pin->owner.length);
+  }
+  if (pin->source != NULL || pin->claimed.managed != NULL) {
+    Py_RETURN_FALSE; /* a result's block is neither resized nor freed, and a producer has promised as much */
   }
   if (!pin->held || PyObject_GetBuffer(pin->view.obj, &now, PyBUF_FULL_RO) != 0) {
     PyErr_Clear();
@@ -223,29 +285,62 @@ static bool describe(const Py_buffer *view, etcffi_value *value) {
   memory->device.index = 0;
   /* A read-only buffer stays put too, but a kernel may write to its input, and Python shares immutable
      objects. */
-  memory->flags = view->readonly ? 0 : ETCFFI_PINNED;
+  memory->flags = view->readonly ? ETCFFI_READ_ONLY : ETCFFI_PINNED;
   memory->has_strides = 1;
   return true;
 }
 
 static PyObject *pin_type;
 
-/* A pin that takes over the view, or a reference of its own to the result. */
-static PyObject *make_pin(Py_buffer *view, PyObject *result) {
+/* An input of the run under way. */
+typedef struct {
+  PyObject *source;
+  Py_buffer view; /* obj is NULL where none is held */
+  /* Of a torch tensor. */
+  PyObject *storage;
+  Place place;
+  bool resizable;
+  /* Of a DLPack producer: what it answered, and the capsule's tensor once it is claimed. */
+  PyObject *device;
+  PyObject *capsule;
+  Claimed claimed;
+} Given;
+
+static void let_go(Given *given) {
+  if (given->view.obj != NULL) {
+    PyBuffer_Release(&given->view);
+    given->view.obj = NULL;
+  }
+  give_back(&given->claimed);
+  Py_CLEAR(given->device);
+  Py_CLEAR(given->capsule);
+  Py_CLEAR(given->storage);
+  Py_CLEAR(given->source);
+}
+
+/* A pin that takes over what holds the input's memory. */
+static PyObject *make_pin(Given *given, const etcffi_memory *memory) {
   allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)pin_type, Py_tp_alloc);
   Pin *made = (Pin *)allocate((PyTypeObject *)pin_type, 0);
   if (made == NULL) {
     return NULL;
   }
-  if (result != NULL) {
-    Py_INCREF(result);
-    made->result = result;
-  } else {
-    made->view = *view;
+  if (given->claimed.managed != NULL) {
+    made->claimed = given->claimed;
+    given->claimed.managed = NULL;
+  } else if (given->view.obj != NULL) {
+    made->view = given->view;
     made->held = true;
-    view->obj = NULL;
+    given->view.obj = NULL;
     Place own = {made->view.buf, made->view.len};
     made->owner = place_of_owner(made->view.obj, own);
+  } else {
+    made->source = given->source;
+    given->source = NULL;
+    made->storage = given->storage;
+    given->storage = NULL;
+    made->owner.address = memory->data;
+    made->owner.length = given->place.length;
   }
   return (PyObject *)made;
 }
@@ -405,46 +500,82 @@ typedef struct {
   int (*describe)(void *, DLTensor *);
 } ExchangeAPI;
 
+/* How an input is to be described. */
+enum {
+  kPlanned = 'p', /* a tensor that the runtime copies inside the call */
+  kTensor = 't',
+  kDouble = 'd',
+  kScalar = 's'
+};
+
+/* Who uses the method: nobody, a plain run that claimed it by itself, or, any number of calls deep, the
+   Python layer, which has its own claim for a thread. */
+enum { kIdle = 0, kClaimed = -1 };
+
 typedef struct {
   PyObject_HEAD
-  etcffi_method *method; /* the Method that owns this runner keeps it, and says when it may run */
+  etcffi_method *method; /* one reference */
   PyTypeObject *result_type;
   Py_ssize_t num_inputs;
   Py_ssize_t num_outputs;
   etcffi_value *inputs;
   etcffi_value *outputs;
-  PyObject **sources; /* the inputs of the run under way, a reference to each */
-  Py_buffer *views;   /* obj is NULL where none is held */
-  char *planned;      /* of each input, whether it is: the runtime then copies it inside the call */
+  Given *spare; /* one for each input, or NULL while a call has it */
+  char *kinds;  /* of each input */
   /* Of torch, where results are torch's; else NULL. */
   PyObject *tensor_type;
   PyObject *is_neg;
   PyObject *is_conj;
-  PyObject *untyped_storage;
-  Place *storages; /* of each input */
   const ExchangeAPI *exchange;
   const uint64_t *log_counter;
   uint64_t logged;
-  bool running; /* a finaliser may run the method in the middle of a run */
+  _Atomic int use;
+  unsigned long thread; /* that claimed it */
+  /* From before the runtime is given pointers until the Python layer has settled who holds what is behind
+     them: nobody else may set inputs, and if that does not come to it they are refused. */
+  bool running;
+  /* What a plain run left since the Python layer last looked: its results, or None where it was refused. */
+  PyObject *left;
+  bool left_clones;
 } Runner;
+
+static void free_given(Runner *runner, Given *given) {
+  for (Py_ssize_t i = 0; given != NULL && i < runner->num_inputs; ++i) {
+    let_go(&given[i]);
+  }
+  free(given);
+}
 
 static void runner_dealloc(PyObject *self) {
   Runner *runner = (Runner *)self;
   PyTypeObject *type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
   free(runner->inputs);
   free(runner->outputs);
-  free(runner->sources);
-  free(runner->views);
-  free(runner->planned);
-  free(runner->storages);
+  free_given(runner, runner->spare);
+  free(runner->kinds);
+  etcffi_method_release(runner->method);
   Py_XDECREF((PyObject *)runner->result_type);
   Py_XDECREF(runner->tensor_type);
   Py_XDECREF(runner->is_neg);
   Py_XDECREF(runner->is_conj);
-  Py_XDECREF(runner->untyped_storage);
+  Py_XDECREF(runner->left);
   freefunc free_slot = (freefunc)PyType_GetSlot(type, Py_tp_free);
   free_slot(self);
   Py_DECREF(type);
+}
+
+static int runner_traverse(PyObject *self, visitproc visit, void *arg) {
+#if PY_VERSION_HEX >= 0x03090000
+  Py_VISIT(Py_TYPE(self));
+#endif
+  Py_VISIT(((Runner *)self)->left);
+  return 0;
+}
+
+static int runner_clear(PyObject *self) {
+  Py_CLEAR(((Runner *)self)->left);
+  return 0;
 }
 
 /* Takes torch's tensor class, where it has a table of a version that is understood. */
@@ -454,10 +585,8 @@ static void use_torch(Runner *runner, PyObject *tensor_type) {
     const ExchangeAPI *table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     runner->is_neg = PyObject_GetAttrString(tensor_type, "is_neg");
     runner->is_conj = PyObject_GetAttrString(tensor_type, "is_conj");
-    runner->untyped_storage = PyObject_GetAttrString(tensor_type, "untyped_storage");
     if (table->version.major == ETCFFI_DLPACK_MAJOR && table->describe != NULL &&
-        table->from_managed != NULL && runner->is_neg != NULL && runner->is_conj != NULL &&
-        runner->untyped_storage != NULL) {
+        table->from_managed != NULL && runner->is_neg != NULL && runner->is_conj != NULL) {
       Py_INCREF(tensor_type);
       runner->tensor_type = tensor_type;
       runner->exchange = table;
@@ -470,9 +599,9 @@ static void use_torch(Runner *runner, PyObject *tensor_type) {
 static PyObject *runner_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs)) {
   unsigned long long address;
   PyObject *result_type, *tensor_type;
-  const char *planned;
+  const char *kinds;
   Py_ssize_t num_inputs, num_outputs;
-  if (!PyArg_ParseTuple(args, "KOy#nO:Runner", &address, &result_type, &planned, &num_inputs, &num_outputs,
+  if (!PyArg_ParseTuple(args, "KOy#nO:Runner", &address, &result_type, &kinds, &num_inputs, &num_outputs,
                         &tensor_type)) {
     return NULL;
   }
@@ -482,62 +611,244 @@ static PyObject *runner_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
     return NULL;
   }
   runner->method = (etcffi_method *)(uintptr_t)address;
+  etcffi_method_retain(runner->method);
   Py_INCREF(result_type);
   runner->result_type = (PyTypeObject *)result_type;
   runner->num_inputs = num_inputs;
   runner->num_outputs = num_outputs;
   runner->inputs = calloc((size_t)num_inputs + 1, sizeof(etcffi_value));
   runner->outputs = calloc((size_t)num_outputs + 1, sizeof(etcffi_value));
-  runner->views = calloc((size_t)num_inputs + 1, sizeof(Py_buffer));
-  runner->sources = calloc((size_t)num_inputs + 1, sizeof(PyObject *));
   runner->log_counter = etcffi_log_counter();
   runner->logged = *runner->log_counter;
-  runner->planned = malloc((size_t)num_inputs + 1);
-  runner->storages = calloc((size_t)num_inputs + 1, sizeof(Place));
-  if (runner->inputs == NULL || runner->outputs == NULL || runner->views == NULL || runner->planned == NULL ||
-      runner->storages == NULL || runner->sources == NULL) {
+  runner->kinds = malloc((size_t)num_inputs + 1);
+  if (runner->inputs == NULL || runner->outputs == NULL || runner->kinds == NULL) {
     Py_DECREF(runner);
     return PyErr_NoMemory();
   }
-  memcpy(runner->planned, planned, (size_t)num_inputs);
+  memcpy(runner->kinds, kinds, (size_t)num_inputs);
   if (tensor_type != Py_None) {
     use_torch(runner, tensor_type);
   }
   return (PyObject *)runner;
 }
 
-/* What Python code of a torch tensor says, as a number; 0 where it says none. */
-static unsigned long long ask(PyObject *object, const char *method) {
-  PyObject *answer = PyObject_CallMethod(object, method, NULL);
-  unsigned long long number = answer == NULL ? 0 : PyLong_AsUnsignedLongLong(answer);
-  Py_XDECREF(answer);
-  if (PyErr_Occurred()) {
-    PyErr_Clear();
-    return 0;
-  }
-  return number;
+/* ---- Before anything is claimed: what may run Python code ---- */
+
+/* Whether something is plain, and whether it raised. */
+typedef enum { kPlain, kOdd, kRaised } Answer;
+
+static bool is_torchs(const Runner *runner, PyObject *source) {
+  return runner->exchange != NULL && (PyObject *)Py_TYPE(source) == runner->tensor_type;
 }
 
-/* Whether no sign is pending that torch applies only when something reads the tensor; notes where its storage
-   is. Asked of all inputs before any pointer is taken: a mode of torch's may run code of its own. */
-static bool ask_torch(Runner *runner, Py_ssize_t index, PyObject *source) {
-  if (runner->exchange == NULL || (PyObject *)Py_TYPE(source) != runner->tensor_type) {
-    return true;
-  }
-  PyObject *negated = PyObject_CallFunctionObjArgs(runner->is_neg, source, NULL);
-  PyObject *conjugated = PyObject_CallFunctionObjArgs(runner->is_conj, source, NULL);
-  PyObject *storage = PyObject_CallFunctionObjArgs(runner->untyped_storage, source, NULL);
-  bool settled = negated == Py_False && conjugated == Py_False && storage != NULL;
+/* No sign may be pending that torch applies only when something reads the tensor. A mode of torch's may run
+   code of its own. */
+static Answer ask_torch(const Runner *runner, Given *given) {
+  PyObject *negated = PyObject_CallFunctionObjArgs(runner->is_neg, given->source, NULL);
+  PyObject *conjugated = PyObject_CallFunctionObjArgs(runner->is_conj, given->source, NULL);
+  given->storage = PyObject_CallMethodObjArgs(given->source, storage_name, NULL);
+  bool settled = negated == Py_False && conjugated == Py_False && given->storage != NULL;
   PyErr_Clear();
   if (settled) {
-    runner->storages[index].address = (void *)(uintptr_t)ask(storage, "data_ptr");
-    runner->storages[index].length = (Py_ssize_t)ask(storage, "nbytes");
+    given->place.address = (void *)(uintptr_t)ask(given->storage, data_ptr_name);
+    given->place.length = (Py_ssize_t)ask(given->storage, nbytes_name);
+    /* One that is not torch's own (torch.from_numpy) may be freed under it by whoever owns the memory. */
+    PyObject *resizable = PyObject_CallMethodObjArgs(given->storage, resizable_name, NULL);
+    given->resizable = resizable == Py_True;
+    Py_XDECREF(resizable);
+    PyErr_Clear();
   }
   Py_XDECREF(negated);
   Py_XDECREF(conjugated);
-  Py_XDECREF(storage);
-  return settled;
+  return settled ? kPlain : kOdd;
 }
+
+/* Whether a producer said that its memory is the host's: DLPack's CPU, or pinned or managed CUDA memory. */
+static bool is_host(PyObject *said) {
+  PyObject *number = PyTuple_Check(said) && PyTuple_Size(said) == 2 ? PyTuple_GetItem(said, 0) : NULL;
+  long kind = number != NULL && PyLong_Check(number) ? PyLong_AsLong(number) : 0;
+  PyErr_Clear();
+  return kind == 1 || kind == 3 || kind == 13;
+}
+
+static const char legacy[] = "dltensor", versioned[] = "dltensor_versioned";
+
+/* Asks a producer of today for a capsule; an older one, or one of a device, is left to the Python layer. */
+static Answer ask_dlpack(Given *given) {
+  PyObject *method = PyObject_GetAttr((PyObject *)Py_TYPE(given->source), dlpack_device_name);
+  if (method == NULL) {
+    PyErr_Clear();
+    return kOdd;
+  }
+  Py_DECREF(method);
+  given->device = PyObject_CallMethodObjArgs(given->source, dlpack_device_name, NULL);
+  if (given->device == NULL) {
+    return kRaised;
+  }
+  if (!is_host(given->device)) {
+    return kOdd;
+  }
+  method = PyObject_GetAttr(given->source, dlpack_name);
+  given->capsule = method == NULL ? NULL : PyObject_Call(method, no_arguments, dlpack_keywords);
+  Py_XDECREF(method);
+  if (given->capsule == NULL) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
+      return kRaised;
+    }
+    PyErr_Clear();
+    return kOdd;
+  }
+  return kPlain;
+}
+
+/* Takes the tensor out of the capsule. From here on it is ours to give back: the capsule's destructor goes by
+   the name. */
+static bool claim(Given *given) {
+  given->claimed.versioned = PyCapsule_IsValid(given->capsule, versioned) != 0;
+  const char *name = given->claimed.versioned ? versioned : legacy;
+  if (!PyCapsule_IsValid(given->capsule, name)) {
+    return false;
+  }
+  void *managed = PyCapsule_GetPointer(given->capsule, name);
+  if (PyCapsule_SetName(given->capsule,
+                        given->claimed.versioned ? "used_dltensor_versioned" : "used_dltensor") != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  given->claimed.managed = managed;
+  return true;
+}
+
+static void undo_claim(Given *given) {
+  if (given->claimed.managed != NULL &&
+      PyCapsule_SetName(given->capsule, given->claimed.versioned ? versioned : legacy) == 0) {
+    given->claimed.managed = NULL;
+  }
+  PyErr_Clear();
+}
+
+/* With `claims` false, an input that Python code has to be asked for is not plain. */
+static Answer ask_all(const Runner *runner, Given *given, bool claims) {
+  /* Nobody is asked for memory if it is all for nothing. */
+  for (Py_ssize_t i = 0; i < runner->num_inputs; ++i) {
+    PyObject *source = given[i].source;
+    bool is_tensor = runner->kinds[i] == kPlanned || runner->kinds[i] == kTensor;
+    bool is_scalar =
+        source == Py_None || PyBool_Check(source) || PyLong_CheckExact(source) || PyFloat_CheckExact(source);
+    if (is_tensor == is_scalar) {
+      return kOdd;
+    }
+  }
+  for (Py_ssize_t i = 0; i < runner->num_inputs; ++i) {
+    PyObject *source = given[i].source;
+    Answer answer = kPlain;
+    if (is_torchs(runner, source)) {
+      answer = ask_torch(runner, &given[i]);
+    } else if (runner->kinds[i] != kDouble && runner->kinds[i] != kScalar &&
+               Py_TYPE(source) != runner->result_type && !PyObject_CheckBuffer(source)) {
+      bool produces = claims && PyObject_HasAttr((PyObject *)Py_TYPE(source), dlpack_name);
+      answer = produces ? ask_dlpack(&given[i]) : kOdd;
+    }
+    if (answer != kPlain) {
+      return answer;
+    }
+  }
+  return kPlain;
+}
+
+/* ---- What was asked, for the Python layer: a producer is asked once ---- */
+
+typedef struct {
+  PyObject_HEAD
+  PyObject *device;
+  PyObject *capsule;
+} Asked;
+
+static PyObject *asked_type;
+
+static void asked_dealloc(PyObject *self) {
+  PyTypeObject *type = Py_TYPE(self);
+  Py_CLEAR(((Asked *)self)->device);
+  Py_CLEAR(((Asked *)self)->capsule);
+  freefunc free_slot = (freefunc)PyType_GetSlot(type, Py_tp_free);
+  free_slot(self);
+  Py_DECREF(type);
+}
+
+static PyObject *asked_release(PyObject *self, PyObject *Py_UNUSED(none)) {
+  Py_CLEAR(((Asked *)self)->capsule);
+  Py_RETURN_NONE;
+}
+
+static PyObject *asked_dlpack(PyObject *self, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords)) {
+  if (((Asked *)self)->capsule == NULL) {
+    return PyErr_Format(PyExc_ValueError, "the capsule has been let go of");
+  }
+  Py_INCREF(((Asked *)self)->capsule);
+  return ((Asked *)self)->capsule;
+}
+
+static PyObject *asked_device(PyObject *self, PyObject *Py_UNUSED(none)) {
+  Py_INCREF(((Asked *)self)->device);
+  return ((Asked *)self)->device;
+}
+
+static PyMethodDef asked_methods[] = {
+    {"__dlpack__", (PyCFunction)(void (*)(void))asked_dlpack, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"__dlpack_device__", asked_device, METH_NOARGS, NULL},
+    {"release", asked_release, METH_NOARGS, "Let go of the capsule, whoever keeps this object."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot asked_slots[] = {
+    {Py_tp_dealloc, (void *)asked_dealloc},
+    {Py_tp_methods, asked_methods},
+    {Py_tp_doc, "A DLPack producer that has been asked."},
+    {0, NULL},
+};
+
+static PyType_Spec asked_spec = {
+    .name = "et_cffi._cpython.Asked",
+    .basicsize = sizeof(Asked),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = asked_slots,
+};
+
+/* The inputs, with what producers have handed over in their place; None where none has. */
+static PyObject *inputs_asked(const Runner *runner, Given *given) {
+  bool any = false;
+  for (Py_ssize_t i = 0; i < runner->num_inputs; ++i) {
+    any = any || given[i].capsule != NULL;
+  }
+  if (!any) {
+    Py_RETURN_NONE;
+  }
+  PyObject *inputs = PyList_New(runner->num_inputs);
+  for (Py_ssize_t i = 0; inputs != NULL && i < runner->num_inputs; ++i) {
+    PyObject *item = given[i].source;
+    if (given[i].capsule == NULL) {
+      Py_INCREF(item);
+    } else {
+      allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)asked_type, Py_tp_alloc);
+      Asked *asked = (Asked *)allocate((PyTypeObject *)asked_type, 0);
+      if (asked != NULL) {
+        undo_claim(&given[i]);
+        asked->device = given[i].device;
+        asked->capsule = given[i].capsule;
+        given[i].device = given[i].capsule = NULL;
+      }
+      item = (PyObject *)asked;
+    }
+    if (item == NULL) {
+      Py_CLEAR(inputs);
+    } else {
+      PyList_SetItem(inputs, i, item);
+    }
+  }
+  return inputs;
+}
+
+/* ---- With the method claimed: nothing below runs Python code until the run is over ---- */
 
 /* Whether the storage holds what the tensor describes: it can be resized under the tensor. */
 static bool is_in(const Place *storage, const etcffi_memory *memory) {
@@ -555,33 +866,87 @@ static bool is_in(const Place *storage, const etcffi_memory *memory) {
          (last + 1) * itemsize <= length - (first - begin);
 }
 
-/* A torch tensor of the class itself, on the host, for an input that is copied inside the call. Everything
-   else, and whatever is odd about it, the Python layer looks at. */
-static bool describe_torch(Runner *runner, Py_ssize_t index, PyObject *source) {
-  etcffi_value *value = &runner->inputs[index];
+static bool describe_tensor(const DLTensor *tensor, etcffi_value *value) {
+  value->tag = ETCFFI_Tag_Tensor;
+  return etcffi_memory_from_dlpack(tensor, &value->memory) == 0 &&
+         value->memory.device.type == ETCFFI_DeviceType_CPU;
+}
+
+/* A torch tensor of the class itself, on the host. Everything else, and whatever is odd about it, the Python
+   layer looks at. */
+static bool describe_torch(const Runner *runner, const Given *given, etcffi_value *value) {
   DLTensor tensor;
-  if (runner->planned[index] == 0) {
-    return false;
-  }
-  if (runner->exchange->describe(source, &tensor) != 0) {
+  if (runner->exchange->describe(given->source, &tensor) != 0) {
     PyErr_Clear();
     return false;
   }
-  value->tag = ETCFFI_Tag_Tensor;
-  return etcffi_memory_from_dlpack(&tensor, &value->memory) == 0 && value->memory.data != NULL &&
-         value->memory.device.type == ETCFFI_DeviceType_CPU &&
-         is_in(&runner->storages[index], &value->memory);
+  if (!describe_tensor(&tensor, value) || value->memory.data == NULL ||
+      !is_in(&given->place, &value->memory)) {
+    return false;
+  }
+  /* As much may be read as the storage has. */
+  const char *end = (const char *)given->place.address + given->place.length;
+  value->memory.nbytes = (size_t)(end - (const char *)value->memory.data);
+  value->memory.flags = given->resizable ? ETCFFI_PINNED : 0;
+  return true;
 }
 
-static bool describe_item(Runner *runner, Py_ssize_t index, PyObject *source) {
-  etcffi_value *value = &runner->inputs[index];
-  Py_buffer *view = &runner->views[index];
-  value->pointed_at = 0;
-  if (runner->exchange != NULL && (PyObject *)Py_TYPE(source) == runner->tensor_type) {
-    return describe_torch(runner, index, source);
+static bool describe_claimed(const Given *given, etcffi_value *value) {
+  uint64_t flags = 0;
+  const DLTensor *tensor;
+  if (given->claimed.versioned) {
+    const DLManagedTensorVersioned *managed = given->claimed.managed;
+    if (managed->version.major != ETCFFI_DLPACK_MAJOR) {
+      return false;
+    }
+    tensor = &managed->dl_tensor;
+    flags = managed->flags;
+  } else {
+    tensor = &((const DLManagedTensor *)given->claimed.managed)->dl_tensor;
   }
-  if (Py_TYPE(source) == runner->result_type) {
-    const etcffi_tensor *tensor = ((Lender *)source)->tensor;
+  if (!describe_tensor(tensor, value)) {
+    return false;
+  }
+  /* Claiming the capsule is the producer's promise to leave the memory where it is. */
+  value->memory.flags = (flags & ETCFFI_DLPACK_READ_ONLY) != 0 ? ETCFFI_READ_ONLY : ETCFFI_PINNED;
+  return true;
+}
+
+static bool describe_scalar(char kind, PyObject *source, etcffi_value *value) {
+  if (source == Py_None) {
+    value->tag = ETCFFI_Tag_None;
+  } else if (PyBool_Check(source)) { /* before int, which it is too */
+    value->tag = ETCFFI_Tag_Bool;
+    value->as_int = source == Py_True;
+  } else if (PyFloat_CheckExact(source)) {
+    value->tag = ETCFFI_Tag_Double;
+    value->as_double = PyFloat_AsDouble(source);
+  } else {
+    int overflow;
+    long long number = PyLong_AsLongLongAndOverflow(source, &overflow);
+    if (overflow != 0) {
+      return false;
+    }
+    value->tag = kind == kDouble ? ETCFFI_Tag_Double : ETCFFI_Tag_Int;
+    value->as_double = (double)number;
+    value->as_int = number;
+  }
+  return true;
+}
+
+static bool describe_item(const Runner *runner, char kind, Given *given, etcffi_value *value) {
+  value->pointed_at = 0;
+  if (kind == kDouble || kind == kScalar) {
+    return describe_scalar(kind, given->source, value);
+  }
+  if (is_torchs(runner, given->source)) {
+    return describe_torch(runner, given, value);
+  }
+  if (given->capsule != NULL) {
+    return claim(given) && describe_claimed(given, value);
+  }
+  if (Py_TYPE(given->source) == runner->result_type) {
+    const etcffi_tensor *tensor = ((Lender *)given->source)->tensor;
     if (tensor == NULL) {
       return false;
     }
@@ -591,23 +956,13 @@ static bool describe_item(Runner *runner, Py_ssize_t index, PyObject *source) {
     value->memory.flags = ETCFFI_PINNED;
     return true;
   }
-  if (PyObject_GetBuffer(source, view, PyBUF_FULL_RO) != 0) {
+  if (PyObject_GetBuffer(given->source, &given->view, PyBUF_FULL_RO) != 0) {
     PyErr_Clear(); /* the Python layer finds the same, and has the words for it */
-    view->obj = NULL;
+    given->view.obj = NULL;
     return false;
   }
   /* A class with a __buffer__ of its own runs code that may move the inputs before it: not plain. */
-  return view->obj == source && describe(view, value);
-}
-
-static void release_views(Runner *runner) {
-  for (Py_ssize_t i = 0; i < runner->num_inputs; ++i) {
-    if (runner->views[i].obj != NULL) {
-      Py_buffer view = runner->views[i];
-      runner->views[i].obj = NULL;
-      PyBuffer_Release(&view);
-    }
-  }
+  return given->view.obj == given->source && describe(&given->view, value);
 }
 
 /* A torch tensor over the memory, which holds the etcffi_tensor itself; NULL where torch cannot have it. */
@@ -626,35 +981,60 @@ static PyObject *make_torch(Runner *runner, etcffi_tensor *tensor) {
   return made;
 }
 
-/* The results, which take over the references in runner->outputs; NULL where memory ran out. */
-static PyObject *take_results(Runner *runner) {
-  PyObject *results = PyList_New(runner->num_outputs);
-  for (Py_ssize_t i = 0; i < runner->num_outputs; ++i) {
-    etcffi_tensor *tensor = runner->outputs[i].tensor;
-    runner->outputs[i].tensor = NULL;
-    PyObject *made = results == NULL ? NULL : make_torch(runner, tensor);
-    if (made == NULL && results != NULL) {
+static PyObject *make_result(Runner *runner, etcffi_value *value) {
+  if (value->tag == ETCFFI_Tag_Tensor) {
+    etcffi_tensor *tensor = value->tensor;
+    value->tensor = NULL;
+    PyObject *made = make_torch(runner, tensor);
+    if (made == NULL) {
       made = lender_new(runner->result_type, tensor);
     }
     if (made == NULL) {
       etcffi_tensor_release(tensor);
-      Py_CLEAR(results);
-    } else {
+    }
+    return made;
+  }
+  switch (value->tag) {
+  case ETCFFI_Tag_Int:
+    return PyLong_FromLongLong(value->as_int);
+  case ETCFFI_Tag_Bool:
+    return PyBool_FromLong((long)value->as_int);
+  case ETCFFI_Tag_Double:
+    return PyFloat_FromDouble(value->as_double);
+  case ETCFFI_Tag_None:
+    Py_RETURN_NONE;
+  default:
+    etcffi_tensor_release(value->tensor);
+    value->tensor = NULL;
+    return PyErr_Format(PyExc_TypeError, "an output has become a value of another kind (tag %d)",
+                        (int)value->tag);
+  }
+}
+
+/* The results, which take over the references in runner->outputs; NULL where one cannot be made. */
+static PyObject *take_results(Runner *runner) {
+  PyObject *results = PyList_New(runner->num_outputs);
+  for (Py_ssize_t i = 0; i < runner->num_outputs; ++i) {
+    PyObject *made = results == NULL ? NULL : make_result(runner, &runner->outputs[i]);
+    if (made != NULL) {
       PyList_SetItem(results, i, made);
+    } else {
+      Py_CLEAR(results);
+      etcffi_tensor_release(runner->outputs[i].tensor);
+      runner->outputs[i].tensor = NULL;
     }
   }
   return results;
 }
 
 /* The inputs that the runtime reads in a later run too, or NULL where memory ran out. */
-static PyObject *take_pins(Runner *runner) {
+static PyObject *take_pins(Runner *runner, Given *given) {
   PyObject *pins = PyList_New(0);
   for (Py_ssize_t i = 0; pins != NULL && i < runner->num_inputs; ++i) {
     if (runner->inputs[i].pointed_at == 0) {
       continue;
     }
-    bool is_result = runner->views[i].obj == NULL;
-    PyObject *pin = make_pin(&runner->views[i], is_result ? runner->sources[i] : NULL);
+    PyObject *pin = make_pin(&given[i], &runner->inputs[i].memory);
     if (pin == NULL || PyList_Append(pins, pin) != 0) {
       Py_CLEAR(pins);
     }
@@ -663,63 +1043,73 @@ static PyObject *take_pins(Runner *runner) {
   return pins;
 }
 
-PyDoc_STRVAR(
-    run_doc,
-    "run(inputs, clone) -> results, or (status, results, pins), or None\n\n"
-    "Set the inputs, run, and get the outputs. None, and nothing happened, where an input is not\n"
-    "plain. The list of results alone, where nothing else is to be done; results is None where status\n"
-    "is not 0; pins hold what the runtime was pointed at; the runtime may have logged something.");
-
 /* Takes a reference to each input, which nobody can then change while this runs without the interpreter's
-   lock. False, and none is taken, where it is no list or tuple of as many as there are. Exactly these: a
-   class of somebody's own may give other items than it has, or never end. */
-static bool take_sources(Runner *runner, PyObject *inputs) {
+   lock. False where it is no list or tuple of as many as there are. Exactly these: a class of somebody's own
+   may give other items than it has, or never end. */
+static bool take_sources(const Runner *runner, PyObject *inputs, Given *given) {
   bool is_list = PyList_CheckExact(inputs);
   if ((!is_list && !PyTuple_CheckExact(inputs)) ||
       (is_list ? PyList_Size(inputs) : PyTuple_Size(inputs)) != runner->num_inputs) {
     return false;
   }
   for (Py_ssize_t i = 0; i < runner->num_inputs; ++i) {
-    runner->sources[i] = is_list ? PyList_GetItem(inputs, i) : PyTuple_GetItem(inputs, i);
-    Py_XINCREF(runner->sources[i]);
-    if (runner->sources[i] == NULL) { /* another thread made the list shorter */
+    PyObject *source = is_list ? PyList_GetItem(inputs, i) : PyTuple_GetItem(inputs, i);
+    if (source == NULL) { /* another thread made the list shorter */
       PyErr_Clear();
-      for (Py_ssize_t j = 0; j < i; ++j) {
-        Py_CLEAR(runner->sources[j]);
-      }
       return false;
     }
+    Py_INCREF(source);
+    given[i].source = source;
   }
   return true;
 }
 
-/* What run() answers once the method ran, or was refused. */
-static PyObject *answer_of(Runner *runner, etcffi_status status) {
-  PyObject *results = NULL;
-  if (status == 0) {
-    results = take_results(runner);
-    bool pointed_at = false;
-    for (Py_ssize_t i = 0; i < runner->num_inputs; ++i) {
-      pointed_at = pointed_at || runner->inputs[i].pointed_at != 0;
-    }
-    uint64_t logged = *runner->log_counter;
-    if (!pointed_at && logged == runner->logged) {
-      return results;
-    }
-    runner->logged = logged;
-  } else {
-    Py_INCREF(Py_None);
-    results = Py_None;
+/* Takes the inputs and asks them what has to be asked. The caller lets go of `given` in any case. */
+static Answer prepare(Runner *runner, PyObject *inputs, Given **given, bool claims) {
+  *given = runner->spare;
+  runner->spare = NULL;
+  if (*given == NULL) { /* an input's producer runs the method too */
+    *given = calloc((size_t)runner->num_inputs + 1, sizeof(Given));
   }
-  PyObject *pins = take_pins(runner);
-  PyObject *answer = NULL;
-  if (pins != NULL && results != NULL) {
-    answer = Py_BuildValue("(iOO)", (int)status, results, pins);
+  if (*given == NULL) {
+    PyErr_NoMemory();
+    return kRaised;
   }
-  Py_XDECREF(pins);
-  Py_XDECREF(results);
-  return answer;
+  return take_sources(runner, inputs, *given) ? ask_all(runner, *given, claims) : kOdd;
 }
+
+static void put_back(Runner *runner, Given *given) {
+  for (Py_ssize_t i = 0; given != NULL && i < runner->num_inputs; ++i) {
+    let_go(&given[i]);
+  }
+  if (runner->spare == NULL) {
+    runner->spare = given;
+  } else {
+    free(given);
+  }
+}
+
+/* Runs the method, which is claimed. False, and nothing happened, where an input is not plain. */
+static bool run_claimed(Runner *runner, Given *given, int clone, etcffi_status *status) {
+  for (Py_ssize_t i = 0; i < runner->num_inputs; ++i) {
+    if (!describe_item(runner, runner->kinds[i], &given[i], &runner->inputs[i])) {
+      return false;
+    }
+  }
+  Py_BEGIN_ALLOW_THREADS
+  *status = etcffi_method_run(runner->method, runner->inputs, (size_t)runner->num_inputs, clone,
+                              runner->outputs, (size_t)runner->num_outputs);
+  Py_END_ALLOW_THREADS
+  return true;
+}
+
+PyDoc_STRVAR(
+    run_doc,
+    "run(inputs, clone) -> (status, results, pins), or inputs, or None\n\n"
+    "Set the inputs, run, and get the outputs, of a method that the caller holds. Where an input is\n"
+    "not plain nothing happens; the answer is a list of inputs to go on with where a DLPack producer\n"
+    "was asked, and None where none was. results is None where status is not 0; pins hold what\n"
+    "the runtime was pointed at. `running` is True from then on until settle() is called.");
 
 static PyObject *runner_run(PyObject *self, PyObject *const *args, Py_ssize_t count) {
   Runner *runner = (Runner *)self;
@@ -730,64 +1120,177 @@ static PyObject *runner_run(PyObject *self, PyObject *const *args, Py_ssize_t co
   if (clone < 0) {
     return NULL;
   }
-  if (runner->running || !take_sources(runner, args[0])) {
+  Given *given;
+  Answer answer = prepare(runner, args[0], &given, true);
+  etcffi_status status = 0;
+  PyObject *answered = NULL;
+  if (answer == kPlain && !runner->running) {
+    runner->running = true;
+    if (run_claimed(runner, given, clone, &status)) {
+      PyObject *results = NULL;
+      if (status == 0) {
+        results = take_results(runner);
+      } else {
+        Py_INCREF(Py_None);
+        results = Py_None;
+      }
+      PyObject *pins = results == NULL ? NULL : take_pins(runner, given);
+      if (pins != NULL) {
+        answered = Py_BuildValue("(iOO)", (int)status, results, pins);
+      }
+      Py_XDECREF(pins);
+      Py_XDECREF(results);
+    } else {
+      runner->running = false;
+      answer = kOdd;
+    }
+  } else if (answer == kPlain) {
+    answer = kOdd;
+  }
+  if (answer == kOdd) {
+    answered = inputs_asked(runner, given);
+  }
+  put_back(runner, given);
+  return answered;
+}
+
+PyDoc_STRVAR(
+    quick_doc,
+    "quick(inputs, clone) -> results, or (status, results), or None\n\n"
+    "The same for a method that has planned inputs and scalars only, so that nothing is pointed at,\n"
+    "and that nobody holds: claim it, run it, let go of it. The list of results where nothing else\n"
+    "is to be done; None, and nothing happened, where an input is not plain, or a DLPack producer's,\n"
+    "or the method is in use. Otherwise the runtime has logged something, or the status is not 0.");
+
+static void leave_behind(Runner *runner, PyObject *results, int clone) {
+  PyObject *before = runner->left;
+  Py_INCREF(results);
+  runner->left = results;
+  runner->left_clones = clone != 0;
+  Py_XDECREF(before);
+}
+
+static PyObject *runner_quick(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+  Runner *runner = (Runner *)self;
+  if (count != 2) {
+    return PyErr_Format(PyExc_TypeError, "quick() takes 2 arguments");
+  }
+  int clone = PyObject_IsTrue(args[1]);
+  if (clone < 0) {
+    return NULL;
+  }
+  if (atomic_load(&runner->use) != kIdle) {
     Py_RETURN_NONE;
   }
-  runner->running = true;
-  bool plain = true;
-  for (Py_ssize_t i = 0; plain && runner->exchange != NULL && i < runner->num_inputs; ++i) {
-    plain = ask_torch(runner, i, runner->sources[i]);
+  Given *given;
+  Answer answer = prepare(runner, args[0], &given, false);
+  PyObject *answered = NULL;
+  int idle = kIdle;
+  if (answer == kPlain && atomic_compare_exchange_strong(&runner->use, &idle, kClaimed)) {
+    runner->thread = PyThread_get_thread_ident();
+    etcffi_status status = 0;
+    if (run_claimed(runner, given, clone, &status)) {
+      PyObject *results = status == 0 ? take_results(runner) : NULL;
+      leave_behind(runner, results == NULL ? Py_None : results, clone);
+      uint64_t logged = *runner->log_counter;
+      if (results != NULL && logged == runner->logged) {
+        answered = PyList_GetSlice(results, 0, runner->num_outputs); /* the caller's own */
+      } else if (results != NULL) {
+        answered = Py_BuildValue("(iO)", (int)status, results);
+      } else if (status != 0) {
+        answered = Py_BuildValue("(iO)", (int)status, Py_None);
+      }
+      runner->logged = logged;
+      Py_XDECREF(results);
+    } else {
+      answer = kOdd;
+    }
+    atomic_store(&runner->use, kIdle);
+  } else if (answer == kPlain) {
+    answer = kOdd;
   }
-  for (Py_ssize_t i = 0; plain && i < runner->num_inputs; ++i) {
-    plain = describe_item(runner, i, runner->sources[i]);
+  put_back(runner, given);
+  if (answer == kOdd) {
+    Py_RETURN_NONE;
   }
-  PyObject *answer = NULL;
-  if (plain) {
-    etcffi_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = etcffi_method_run(runner->method, runner->inputs, (size_t)runner->num_inputs, clone,
-                               runner->outputs, (size_t)runner->num_outputs);
-    Py_END_ALLOW_THREADS
-    answer = answer_of(runner, status);
-  } else {
-    Py_INCREF(Py_None);
-    answer = Py_None;
+  return answered;
+}
+
+PyDoc_STRVAR(
+    hold_doc,
+    "hold() -> None, or (clones, results), or whether this thread is the one that runs it\n\n"
+    "Keep quick() from running until let_go(). None or what quick runs have left since the last\n"
+    "time: results, or None in their place where the inputs were refused. A bool, and the method is\n"
+    "not held, where one is under way.");
+
+static PyObject *runner_hold(PyObject *self, PyObject *Py_UNUSED(none)) {
+  Runner *runner = (Runner *)self;
+  int use = atomic_load(&runner->use);
+  do {
+    if (use < 0) {
+      return PyBool_FromLong(runner->thread == PyThread_get_thread_ident());
+    }
+  } while (!atomic_compare_exchange_weak(&runner->use, &use, use + 1));
+  if (runner->left == NULL) {
+    Py_RETURN_NONE;
   }
-  release_views(runner);
-  for (Py_ssize_t i = 0; i < runner->num_inputs; ++i) {
-    Py_CLEAR(runner->sources[i]);
+  PyObject *left = runner->left;
+  runner->left = NULL;
+  PyObject *answer = Py_BuildValue("(ON)", runner->left_clones ? Py_True : Py_False, left);
+  if (answer == NULL) {
+    atomic_fetch_sub(&runner->use, 1);
   }
-  runner->running = false;
   return answer;
+}
+
+static PyObject *runner_let_go(PyObject *self, PyObject *Py_UNUSED(none)) {
+  atomic_fetch_sub(&((Runner *)self)->use, 1);
+  Py_RETURN_NONE;
+}
+
+static PyObject *runner_settle(PyObject *self, PyObject *Py_UNUSED(none)) {
+  ((Runner *)self)->running = false;
+  Py_RETURN_NONE;
 }
 
 static PyObject *runner_is_running(PyObject *self, void *Py_UNUSED(closure)) {
   return PyBool_FromLong(((Runner *)self)->running);
 }
 
+static PyObject *runner_exchanges(PyObject *self, void *Py_UNUSED(closure)) {
+  return PyBool_FromLong(((Runner *)self)->exchange != NULL);
+}
+
 static PyGetSetDef runner_getset[] = {
-    {"running", runner_is_running, NULL, "Whether run() is under way.", NULL},
+    {"exchanges", runner_exchanges, NULL, "Whether it makes torch tensors of results on the host.", NULL},
+    {"running", runner_is_running, NULL, "Whether run() is under way, or not settled.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMethodDef runner_methods[] = {
     {"run", (PyCFunction)(void (*)(void))runner_run, METH_FASTCALL, run_doc},
+    {"quick", (PyCFunction)(void (*)(void))runner_quick, METH_FASTCALL, quick_doc},
+    {"hold", runner_hold, METH_NOARGS, hold_doc},
+    {"let_go", runner_let_go, METH_NOARGS, "End what hold() began."},
+    {"settle", runner_settle, METH_NOARGS, "What run() was pointed at is held from now on."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot runner_slots[] = {
     {Py_tp_new, (void *)runner_new},
     {Py_tp_dealloc, (void *)runner_dealloc},
+    {Py_tp_traverse, (void *)runner_traverse},
+    {Py_tp_clear, (void *)runner_clear},
     {Py_tp_methods, runner_methods},
     {Py_tp_getset, runner_getset},
-    {Py_tp_doc, "Runs a method whose inputs and outputs are all tensors."},
+    {Py_tp_doc, "Runs a method whose inputs and outputs are tensors and numbers."},
     {0, NULL},
 };
 
 static PyType_Spec runner_spec = {
     .name = "et_cffi._cpython.Runner",
     .basicsize = sizeof(Runner),
-    .flags = Py_TPFLAGS_DEFAULT,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .slots = runner_slots,
 };
 
@@ -800,14 +1303,35 @@ static int add_type(PyObject *module, const char *name, PyObject *type) {
 }
 
 static int execute(PyObject *module) {
-  obj_name = PyUnicode_InternFromString("obj");
-  base_name = PyUnicode_InternFromString("base");
+  struct {
+    PyObject **name;
+    const char *text;
+  } names[] = {
+      {&obj_name, "obj"},
+      {&base_name, "base"},
+      {&data_ptr_name, "data_ptr"},
+      {&nbytes_name, "nbytes"},
+      {&resizable_name, "resizable"},
+      {&storage_name, "untyped_storage"},
+      {&dlpack_name, "__dlpack__"},
+      {&dlpack_device_name, "__dlpack_device__"},
+  };
+  for (size_t i = 0; i < sizeof(names) / sizeof(*names); ++i) {
+    *names[i].name = PyUnicode_InternFromString(names[i].text);
+    if (*names[i].name == NULL) {
+      return -1;
+    }
+  }
+  no_arguments = PyTuple_New(0);
+  dlpack_keywords = Py_BuildValue("{s(ii)}", "max_version", ETCFFI_DLPACK_MAJOR, ETCFFI_DLPACK_MINOR);
   pin_type = PyType_FromSpec(&pin_spec);
-  if (obj_name == NULL || base_name == NULL || pin_type == NULL) {
+  asked_type = PyType_FromSpec(&asked_spec);
+  if (no_arguments == NULL || dlpack_keywords == NULL || pin_type == NULL || asked_type == NULL) {
     return -1;
   }
   Py_INCREF(pin_type);
-  if (add_type(module, "Pin", pin_type) != 0 ||
+  Py_INCREF(asked_type);
+  if (add_type(module, "Pin", pin_type) != 0 || add_type(module, "Asked", asked_type) != 0 ||
       add_type(module, "Lender", PyType_FromSpec(&lender_spec)) != 0) {
     return -1;
   }

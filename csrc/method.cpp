@@ -882,6 +882,10 @@ etcffi_status etcffi_method_memory(etcffi_method *method, size_t *structures, si
   });
 }
 
+void etcffi_method_retain(etcffi_method *method) {
+  method->retain();
+}
+
 void etcffi_method_release(etcffi_method *method) {
   if (method != nullptr) {
     method->release();

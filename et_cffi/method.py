@@ -12,6 +12,7 @@ from et_cffi._lib import address_of, cpython, ffi, lib
 from et_cffi._log import forward_log
 from et_cffi._outputs import OutputWriter, Placement
 from et_cffi._torch import loaded_torch, to_torch
+from et_cffi.device import CPU
 from et_cffi.errors import MemoryMovedError, MethodStateError, ThreadError, check, failure
 from et_cffi.memory import MemoryUse, PlannedMemory, memory_of
 from et_cffi.metadata import MethodMeta
@@ -31,10 +32,17 @@ _TENSOR = lib.ETCFFI_Tag_Tensor
 # What an execution handed over, by clone_outputs.
 Results = dict[bool, list[Any]]
 
+_OTHER_THREAD = (
+    "the method '{}' is being used by another thread; load one method for each thread (program.load_method)"
+)
+_IN_A_RUN = "the method '{}' is in the middle of a run, on this thread"
 _MOVED = (
     "an input's memory was moved or resized after it was set (numpy's resize(refcheck=False) and torch's "
     "set_() do that); set the inputs again"
 )
+
+# The kinds of outputs that the C API of CPython makes; the others are made here.
+_PLAIN_OUTPUTS = {"Tensor", "Int", "Bool", "Double", "None"}
 
 _NUMBERS = {
     lib.ETCFFI_Tag_ListInt: "int64_t *",
@@ -102,22 +110,40 @@ class Method:
         # Asked once, when the method is loaded: the type of a result must not change under a caller in
         # the middle of a run because something else imported torch.
         self._torch = loaded_torch()
+        # Where CPython and PyPy part: by CPython's C API, a run that is plain takes a fraction of the time.
         # What is lent out of a caller's planned memory has to hold it, which the runner knows nothing of.
         self._runner = self._make_runner() if cpython and planned is None else None
-        # Its run, where no input is ever pointed at: there is then nothing to settle after it.
-        self._quick = self._runner.run if self._runner is not None and not self._may_point_at else None
+        # The shortest way, where no input is ever pointed at: there is then nothing to settle after it.
+        self._quick = (
+            self._runner.quick if self._runner is not None and self._is_quick(self._runner) else None
+        )
+
+    def _is_quick(self, runner: Any) -> bool:
+        """Whether nothing is left to do in Python after a run: no input is pointed at, and the results are
+        what the runner makes."""
+        meta = self._metadata
+        on_host = all(
+            meta.output_tensor_meta(i).device == CPU
+            for i in range(meta.num_outputs())
+            if meta.output_kind(i) == "Tensor"
+        )
+        return not self._may_point_at and (self._torch is None or (runner.exchanges and on_host))
 
     def _make_runner(self) -> Any:
-        """What runs the method by CPython's C API, where all inputs and outputs are tensors; else None."""
+        """What runs the method by CPython's C API, where its outputs are tensors and numbers; else None."""
         meta = self._metadata
-        kinds = [meta.input_kind(i) for i in range(meta.num_inputs())]
-        kinds += [meta.output_kind(i) for i in range(meta.num_outputs())]
-        if any(kind != "Tensor" for kind in kinds):
+        if not {meta.output_kind(i) for i in range(meta.num_outputs())} <= _PLAIN_OUTPUTS:
             return None
-        planned = bytes(meta.input_tensor_meta(i).is_memory_planned() for i in range(meta.num_inputs()))
+        kinds = bytearray()
+        for index in range(meta.num_inputs()):
+            kind = meta.input_kind(index)
+            if kind == "Tensor":
+                kinds += b"p" if meta.input_tensor_meta(index).is_memory_planned() else b"t"
+            else:
+                kinds += b"d" if kind == "Double" else b"s"
         tensor_type = None if self._torch is None else self._torch.Tensor
         return cpython.Runner(
-            address_of(self._handle), TensorBuffer, planned, meta.num_outputs(), tensor_type
+            address_of(self._handle), TensorBuffer, bytes(kinds), meta.num_outputs(), tensor_type
         )
 
     @property
@@ -152,38 +178,30 @@ class Method:
                 an input was refused, a whole set has to be given before the method runs again.
             ArgumentError: memory in `out` is read-only, or overlaps other memory in `out`, or the method's.
         """
-        # The shortest way, for what most calls are: plain, and nothing to be held beyond it.
         quick = self._quick
-        if quick is not None and out is None and inputs is not _NOT_GIVEN and self._claim.acquire(False):
-            try:
-                if not self._running and not self._destructor.done:
-                    ran = quick(inputs, clone_outputs)
-                    if type(ran) is list:
-                        if self._torch is not None:
-                            return self._keep(ran, bool(clone_outputs))
-                        self._results = {bool(clone_outputs): ran}
-                        return ran.copy()
-                    if ran is not None:
-                        return self._ran(self._handle, bool(clone_outputs), *ran)
-            finally:
-                self._claim.release()
+        if quick is not None and out is None and inputs is not _NOT_GIVEN:
+            ran = quick(inputs, clone_outputs)
+            if type(ran) is list:
+                return ran
+            if ran is not None:
+                status, results = ran
+                check(status)
+                forward_log()
+                return list(results)
         handle = self._enter()
         try:
             clone = bool(clone_outputs)
             if out is not None:
                 return self._run_into(handle, inputs, clone, out)
-            if inputs is not _NOT_GIVEN:
-                # Where CPython and PyPy part: a run that is plain is done by CPython's C API, as below.
-                if self._runner is not None:
-                    self._running = True
-                    ran = self._runner.run(inputs, clone)
-                    if type(ran) is list:
-                        return self._ran(handle, clone, 0, ran, [])
-                    if ran is not None:
-                        return self._ran(handle, clone, *ran)
-                    self._running = False
-                return self._run(handle, inputs, clone)
-            return self._read(handle, clone, run=True)
+            if inputs is _NOT_GIVEN:
+                return self._read(handle, clone, run=True)
+            if self._runner is not None:
+                ran = self._runner.run(inputs, clone)
+                if type(ran) is tuple:
+                    return self._ran(handle, clone, *ran)
+                if ran is not None:
+                    return self._run_asked(handle, ran, clone)
+            return self._run(handle, inputs, clone)
         finally:
             self._leave()
 
@@ -265,9 +283,9 @@ class Method:
             ThreadError: another thread is running it.
             MethodStateError: it is running on this thread (a producer of an input called back).
         """
-        self._acquire()
+        self._hold()
         try:
-            if self._calls or (self._runner is not None and self._runner.running):
+            if self._calls or self._unsettled():
                 raise MethodStateError(
                     f"the method '{self._metadata.name()}' is running and cannot be closed"
                 )
@@ -279,8 +297,10 @@ class Method:
             for held in self._held + self._held_refused:
                 held.release()
             self._held, self._held_refused = [], []
+            # It keeps the method too, and what it gave last. Whoever still has it finds it held.
+            self._runner = self._quick = None
         finally:
-            self._claim.release()
+            self._let_go()
 
     def __enter__(self) -> Method:
         return self
@@ -298,43 +318,77 @@ class Method:
 
     def _acquire(self) -> None:
         if not self._claim.acquire(blocking=False):
-            raise ThreadError(
-                f"the method '{self._metadata.name()}' is being used by another thread; load one method for "
-                "each thread (program.load_method)"
-            )
+            raise ThreadError(_OTHER_THREAD.format(self._metadata.name()))
+
+    def _hold(self) -> None:
+        """Claims the method for this thread and keeps plain runs off, until _let_go."""
+        self._acquire()
+        if self._runner is None:
+            return
+        left = self._runner.hold()
+        if type(left) is bool:
+            self._claim.release()
+            if not left:
+                raise ThreadError(_OTHER_THREAD.format(self._metadata.name()))
+            raise MethodStateError(_IN_A_RUN.format(self._metadata.name()))
+        if left is not None:
+            # What plain runs gave since the last time, or that the last one was refused.
+            clones, results = left
+            self._results = {} if results is None else {clones: results}
+
+    def _let_go(self) -> None:
+        if self._runner is not None:
+            self._runner.let_go()
+        self._claim.release()
 
     def _enter(self) -> Any:
-        """Claims the method for this thread, until _leave."""
-        self._acquire()
-        handle = self._handle
-        running = self._running or (self._runner is not None and self._runner.running)
-        if self._destructor.done or running:
-            self._claim.release()
-            state = "in the middle of a run, on this thread" if running else "closed"
-            raise MethodStateError(f"the method '{self._metadata.name()}' is {state}")
-        if self._planned is not None:
-            try:
+        """Claims the method for a call, until _leave."""
+        self._hold()
+        try:
+            if self._destructor.done:
+                raise MethodStateError(f"the method '{self._metadata.name()}' is closed")
+            if self._unsettled():
+                raise MethodStateError(_IN_A_RUN.format(self._metadata.name()))
+            if self._planned is not None:
                 self._planned.check()
-            except BaseException:
-                self._claim.release()
-                raise
+        except BaseException:
+            self._let_go()
+            raise
         self._calls += 1
-        return handle
+        return self._handle
 
     def _leave(self) -> None:
-        if self._running:
+        if self._unsettled():
             # An exception (Ctrl-C, no memory) came before it was settled what to hold: nothing is read.
             lib.etcffi_method_refuse_inputs(self._handle)
             self._results = {}
-            self._running = False
+            self._settle()
         self._calls -= 1
-        self._claim.release()
+        self._let_go()
+
+    def _unsettled(self) -> bool:
+        return self._running or (self._runner is not None and self._runner.running)
+
+    def _settle(self) -> None:
+        self._running = False
+        if self._runner is not None:
+            self._runner.settle()
 
     def _run(self, handle: Any, inputs: Any, clone: bool) -> list[Any]:
         # Taken, not shared: a finaliser or a producer may use the method in the middle of this.
         outputs = self._output_values.pop() if self._output_values else self._new_output_values()
         results = self._give(handle, inputs, _Run(clone, outputs))
         return self._convert(outputs, clone, results)
+
+    def _run_asked(self, handle: Any, inputs: list[Any], clone: bool) -> list[Any]:
+        """Goes on with what the runner has asked DLPack producers for."""
+        try:
+            return self._run(handle, inputs, clone)
+        finally:
+            # What nobody came to claim is given back now: an exception keeps this frame, and so the list.
+            for source in inputs:
+                if type(source) is cpython.Asked:
+                    source.release()
 
     def _run_into(self, handle: Any, inputs: Any, clone: bool, out: Any) -> list[Any]:
         # Before anything is done with the inputs, so that a refusal leaves those of before as they are.
@@ -400,7 +454,7 @@ class Method:
         if complete:
             replaced = self._held + self._held_refused
             self._held, self._held_refused = pointed_at, []
-            self._running = False
+            self._settle()
             for held in replaced:
                 held.release()
         else:
@@ -409,7 +463,7 @@ class Method:
             # The runtime may have taken some of them before it refused: both sets are kept until a whole
             # one has replaced them.
             self._held_refused += pointed_at
-            self._running = False
+            self._settle()
 
     def _ran(self, handle: Any, clone: bool, status: int, results: list[Any], pins: list[Held]) -> list[Any]:
         kept: Results = {}
@@ -424,19 +478,13 @@ class Method:
         finally:
             self._replace_inputs(handle, pins, complete)
         forward_log()
-        return self._keep(results, clone, kept)
-
-    def _keep(self, results: list[Any], clone: bool, kept: Results | None = None) -> list[Any]:
         if self._torch is not None:
             # What the runner has not made torch's already.
             results = [
                 to_torch(self._torch, result) if type(result) is TensorBuffer else result
                 for result in results
             ]
-        if kept is None:
-            self._results = {clone: results}
-        else:
-            kept[clone] = results
+        kept[clone] = results
         return results.copy()
 
     def _new_output_values(self) -> Any:

@@ -425,6 +425,7 @@ typedef struct etcffi_load_options {
 } etcffi_load_options;
 ETCFFI_API etcffi_status etcffi_method_load_with(etcffi_program *program, const char *name,
                                                  const etcffi_load_options *options, etcffi_method **out);
+ETCFFI_API void etcffi_method_retain(etcffi_method *method);
 ETCFFI_API void etcffi_method_release(etcffi_method *method);
 
 enum { ETCFFI_OWN = 0, ETCFFI_CALLERS = 1, ETCFFI_SHARED = 2 };
