@@ -1146,6 +1146,8 @@ static PyObject *runner_run(PyObject *self, PyObject *const *args, Py_ssize_t co
     }
   } else if (answer == kPlain) {
     answer = kOdd;
+  } else if (answer == kRaised) {
+    runner->running = true; /* unsettled: any call that is refused leaves the inputs incomplete */
   }
   if (answer == kOdd) {
     answered = inputs_asked(runner, given);

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from et_cffi._buffer import bytes_of, is_buffer
 from et_cffi._compare import OutputReport, compare
 from et_cffi._flatbuffers import schema, verifies
-from et_cffi._lib import address_of, ffi, lib
+from et_cffi._lib import ffi, lib
 from et_cffi.dtypes import ScalarType
 from et_cffi.errors import (
     ArgumentError,
@@ -31,7 +31,7 @@ from et_cffi.errors import (
 from et_cffi.method import Method
 from et_cffi.program import Program
 from et_cffi.runtime import Runtime
-from et_cffi.tensor_buffer import TensorBuffer
+from et_cffi.tensor_buffer import TensorBuffer, adopt
 
 _IDENTIFIER = b"BP08"
 
@@ -268,5 +268,4 @@ def _tensor(tensor: Any) -> TensorBuffer:
         step *= sizes[dim]
     made = ffi.new("etcffi_tensor **")
     check(lib.etcffi_tensor_new(memory, made))
-    tensor_buffer: TensorBuffer = TensorBuffer._adopt(address_of(made[0]))
-    return tensor_buffer
+    return adopt(made[0])

@@ -16,7 +16,7 @@ from et_cffi.device import CPU
 from et_cffi.errors import MemoryMovedError, MethodStateError, ThreadError, check, failure
 from et_cffi.memory import MemoryUse, PlannedMemory, memory_of
 from et_cffi.metadata import MethodMeta
-from et_cffi.tensor_buffer import TensorBuffer
+from et_cffi.tensor_buffer import TensorBuffer, adopt
 
 
 class _NotGiven:
@@ -117,6 +117,17 @@ class Method:
         self._quick = (
             self._runner.quick if self._runner is not None and self._is_quick(self._runner) else None
         )
+        self._plain: Any = None
+        if cpython is None and self._torch is None and not self._may_point_at and self._has_tensors_only():
+            from et_cffi._plain import PlainInputs
+
+            self._plain = PlainInputs(metadata)
+            self._quick = self._run_plain
+
+    def _has_tensors_only(self) -> bool:
+        meta = self._metadata
+        kinds = [meta.input_kind(i) for i in range(meta.num_inputs())]
+        return set(kinds + [meta.output_kind(i) for i in range(self._num_outputs)]) <= {"Tensor"}
 
     def _is_quick(self, runner: Any) -> bool:
         """Whether nothing is left to do in Python after a run: no input is pointed at, and the results are
@@ -263,7 +274,7 @@ class Method:
         try:
             made = ffi.new("etcffi_tensor **")
             check(lib.etcffi_method_get_attribute(handle, name.encode(), made))
-            return self._result(TensorBuffer._adopt(address_of(made[0])))
+            return self._result(adopt(made[0]))
         finally:
             self._leave()
 
@@ -389,6 +400,43 @@ class Method:
             for source in inputs:
                 if type(source) is cpython.Asked:
                     source.release()
+
+    def _run_plain(self, inputs: Any, clone: Any) -> list[Any] | None:
+        """The same as the runner's quick(), in Python, for an interpreter that compiles it."""
+        plain = self._plain
+        # None: a finaliser came in the middle of this.
+        if plain is None or not self._claim.acquire(False):
+            return None
+        self._plain = None
+        try:
+            if self._running or self._destructor.done or self._planned is not None:
+                return None
+            held = plain.write(inputs)
+            if held is None:
+                return None
+            clone = bool(clone)
+            outputs = self._output_values.pop() if self._output_values else self._new_output_values()
+            self._running = True
+            results: Results = {}
+            self._results = results
+            status = lib.etcffi_method_run(
+                self._handle, plain.array, len(held), clone, outputs, self._num_outputs
+            )
+            self._running = False
+            check(status)
+            made = [adopt(outputs[i].tensor) for i in range(self._num_outputs)]
+            results[clone] = made
+            self._output_values.append(outputs)
+            forward_log()
+            return made.copy()
+        finally:
+            self._plain = plain
+            if self._running:
+                # An exception came before the call, or in the middle of it (Ctrl-C).
+                lib.etcffi_method_refuse_inputs(self._handle)
+                self._results = {}
+                self._running = False
+            self._claim.release()
 
     def _run_into(self, handle: Any, inputs: Any, clone: bool, out: Any) -> list[Any]:
         # Before anything is done with the inputs, so that a refusal leaves those of before as they are.
@@ -543,10 +591,7 @@ class Method:
 
     def _converted(self, values: Any) -> list[Any]:
         # All tensors are owned before anything is converted, which may raise.
-        owned = [
-            TensorBuffer._adopt(address_of(value.tensor)) if value.tag == _TENSOR else value
-            for value in values
-        ]
+        owned = [adopt(value.tensor) if value.tag == _TENSOR else value for value in values]
         return [self._result(item) if type(item) is TensorBuffer else self._value(item) for item in owned]
 
     def _value(self, value: Any) -> Any:

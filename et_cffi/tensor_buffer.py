@@ -24,9 +24,8 @@ class _CffiLender:
     _tensor: Any
 
     @classmethod
-    def _adopt(cls, address: int) -> Any:
+    def _adopt(cls, tensor: Any) -> Any:
         made = cls.__new__(cls)
-        tensor = ffi.cast("etcffi_tensor *", address)
         # The size tells PyPy's collector what it would free: it sees the handle only.
         made._tensor = ffi.gc(tensor, lib.etcffi_tensor_release, lib.etcffi_tensor_readable(tensor))
         return made
@@ -138,7 +137,7 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
             return self
         made = ffi.new("etcffi_tensor **")
         check(lib.etcffi_tensor_to_host(self._tensor, made))
-        return _adopt(made[0])
+        return adopt(made[0])
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's (device type, device id): (1, 0) is the host."""
@@ -219,9 +218,9 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
         return f"TensorBuffer(shape={self.shape}, dtype={self.dtype}{device})"
 
 
-def _adopt(tensor: Any) -> TensorBuffer:
+def adopt(tensor: Any) -> TensorBuffer:
     """The buffer that takes over a reference to a tensor."""
-    buffer: TensorBuffer = TensorBuffer._adopt(address_of(tensor))
+    buffer: TensorBuffer = TensorBuffer._adopt(address_of(tensor) if cpython else tensor)
     return buffer
 
 

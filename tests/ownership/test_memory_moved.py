@@ -130,7 +130,10 @@ def test_an_array_that_was_resized_while_the_next_input_was_described(set_them, 
     method = load(name)
     x = own(X)
     producer = Resizes(Y.copy(), x)
-    with MOVED:
+    # CPython's C API asks every producer before it looks at an array, which then has the new shape.
+    with pytest.raises(
+        (MemoryMovedError, ShapeError), match=r"moved or resized after it was set|input 0 has the shape"
+    ):
         set_them(method, [x, producer])
     assert producer.deleted == 1
     method.set_inputs([OTHER, Y])

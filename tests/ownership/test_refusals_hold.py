@@ -203,6 +203,11 @@ class BusyLib:
     def run(self, *arguments):
         return lib.ETCFFI_Busy, None, []
 
+    def hold(self):
+        return None
+
+    let_go = settle = hold
+
     etcffi_method_run = etcffi_method_set_inputs
 
 
