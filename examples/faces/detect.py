@@ -108,17 +108,24 @@ def look(
     """What the second or third network says of each box that it is sure of: the box, its probability, and the
     method's outputs but the last, which the probability is from."""
     image = numpy.empty((1, 3, size, size), numpy.float32)
-    outputs = []
+    seen, outputs = [], []
     for box in boxes:
-        reduce(cut(photo, box), image[0])
-        outputs.append([numpy.asarray(output)[0] for output in method.execute([image])])
-    count = method.metadata.num_outputs()
-    columns = [numpy.array([each[index] for each in outputs]) for index in range(count)]
-    if not outputs:
-        return [boxes, numpy.empty(0), *(numpy.empty((0, 4)), numpy.empty((0, 10)))[: count - 1]]
+        part = cut(photo, box)
+        if part.size:
+            reduce(part, image[0])
+            seen.append(box)
+            outputs.append([numpy.asarray(output)[0] for output in method.execute([image])])
+    shapes = [tensor_shape(method, index)[1:] for index in range(method.metadata.num_outputs())]
+    columns = [
+        numpy.array([each[index] for each in outputs]).reshape(-1, *shape) for index, shape in enumerate(shapes)
+    ]
     probabilities = columns.pop()[:, 1]
     passed = probabilities > sure
-    return [boxes[passed], probabilities[passed], *(column[passed] for column in columns)]
+    return [numpy.reshape(seen, (-1, 4))[passed], probabilities[passed], *(column[passed] for column in columns)]
+
+
+def tensor_shape(method: Method, index: int) -> tuple[int, ...]:
+    return method.metadata.output_tensor_meta(index).sizes()
 
 
 def cut(photo: numpy.ndarray, box: numpy.ndarray) -> numpy.ndarray:
@@ -146,7 +153,7 @@ def places(boxes: numpy.ndarray, points: numpy.ndarray) -> numpy.ndarray:
 def square(boxes: numpy.ndarray) -> numpy.ndarray:
     """The square around each box, with the same centre."""
     centres = (boxes[:, :2] + boxes[:, 2:]) / 2
-    half = (boxes[:, 2:] - boxes[:, :2]).max(axis=1, initial=0)[:, None] / 2
+    half = (boxes[:, 2:] - boxes[:, :2]).max(axis=1)[:, None] / 2
     return numpy.hstack([centres - half, centres + half])
 
 
