@@ -1,5 +1,6 @@
 #include "input.h"
 
+#include <algorithm>
 #include <climits>
 #include <map>
 #include <mutex>
@@ -40,25 +41,34 @@ std::string kind_name(int32_t tag) {
   }
 }
 
+// How a message begins, and what it then says of the method.
+std::string named(const TensorSlot &slot) {
+  return (slot.is_output ? "the memory given for " : "") + slot.label;
+}
+const char *and_takes(const TensorSlot &slot) {
+  return slot.is_output ? ", and the method returns " : ", and the method takes ";
+}
+
 // The product of the sizes in bytes, checked at every step.
-size_t bytes_of(const InputSlot &slot, const etcffi_memory &memory) {
+size_t bytes_of(const TensorSlot &slot, const etcffi_memory &memory) {
   size_t nbytes = static_cast<size_t>(dtype_of(memory.scalar_type).itemsize);
   for (int32_t i = 0; i < memory.ndim; ++i) {
     if (__builtin_mul_overflow(nbytes, static_cast<size_t>(memory.sizes[i]), &nbytes)) {
-      fail(ETCFFI_BadShape, slot.label + ": its shape " + tuple(memory.sizes, memory.ndim) + " overflows");
+      fail(ETCFFI_BadShape, named(slot) + ": its shape " + tuple(memory.sizes, memory.ndim) + " overflows");
     }
   }
   return nbytes;
 }
 
-[[noreturn]] void fail_for_shape(const InputSlot &slot, const etcffi_memory &memory, const std::string &why) {
-  fail(ETCFFI_BadShape, slot.label + " has the shape " + tuple(memory.sizes, memory.ndim) + why);
+[[noreturn]] void fail_for_shape(const TensorSlot &slot, const etcffi_memory &memory,
+                                 const std::string &why) {
+  fail(ETCFFI_BadShape, named(slot) + " has the shape " + tuple(memory.sizes, memory.ndim) + why);
 }
 
-void check_shape(const InputSlot &slot, const etcffi_memory &memory) {
+void check_shape(const TensorSlot &slot, const etcffi_memory &memory) {
   const etcffi_tensor_info &info = slot.info;
   if (memory.ndim < 0 || memory.ndim > ETCFFI_MAX_DIM) {
-    fail(ETCFFI_BadShape, slot.label + " has " + std::to_string(memory.ndim) +
+    fail(ETCFFI_BadShape, named(slot) + " has " + std::to_string(memory.ndim) +
                               " dimensions, and the runtime describes at most " +
                               std::to_string(ETCFFI_MAX_DIM));
   }
@@ -70,7 +80,7 @@ void check_shape(const InputSlot &slot, const etcffi_memory &memory) {
   }
   if (memory.ndim != info.ndim) {
     fail_for_shape(slot, memory,
-                   ", of rank " + std::to_string(memory.ndim) + ", and the method takes rank " +
+                   ", of rank " + std::to_string(memory.ndim) + and_takes(slot) + "rank " +
                        std::to_string(info.ndim) + ", " + (dynamic ? "at most " : "") +
                        tuple(info.sizes, info.ndim));
   }
@@ -78,7 +88,7 @@ void check_shape(const InputSlot &slot, const etcffi_memory &memory) {
     if (dynamic ? memory.sizes[i] > info.sizes[i] : memory.sizes[i] != info.sizes[i]) {
       const std::string wanted = tuple(info.sizes, info.ndim);
       fail_for_shape(slot, memory,
-                     ", and the method takes " +
+                     and_takes(slot) +
                          (dynamic ? "shapes up to " + wanted + " (the file's bound in each dimension)"
                                   : wanted + " only"));
     }
@@ -87,7 +97,7 @@ void check_shape(const InputSlot &slot, const etcffi_memory &memory) {
 
 // Strides are compared with strides, never a dim order with strides: a dimension of size one may stand
 // anywhere in a dim order, and says nothing of the layout. Memory without elements has none either.
-void check_layout(const InputSlot &slot, const etcffi_memory &memory) {
+void check_layout(const TensorSlot &slot, const etcffi_memory &memory) {
   const etcffi_tensor_info &info = slot.info;
   int64_t wanted[ETCFFI_MAX_DIM];
   strides_in_dim_order(memory.ndim, memory.sizes, info.dim_order, wanted);
@@ -98,13 +108,14 @@ void check_layout(const InputSlot &slot, const etcffi_memory &memory) {
         contiguous = contiguous && info.dim_order[j] == j;
       }
       fail(ETCFFI_BadLayout,
-           slot.label + " of shape " + tuple(memory.sizes, memory.ndim) + " has the strides " +
+           named(slot) + " of shape " + tuple(memory.sizes, memory.ndim) + " has the strides " +
                tuple(memory.strides, memory.ndim) + " (in elements), and the method was exported for the " +
                (contiguous ? "contiguous layout" : "dim order " + tuple(info.dim_order, info.ndim)) +
                ", which has the strides " + tuple(wanted, memory.ndim) +
-               (contiguous ? "; make it contiguous first (numpy.ascontiguousarray, torch's .contiguous())"
-                           : "; make it contiguous first and lay it out with et_cffi.lay_out(array, info), "
-                             "where info is the input's TensorInfo"));
+               (slot.is_output ? ""
+                : contiguous   ? "; make it contiguous first (numpy.ascontiguousarray, torch's .contiguous())"
+                               : "; make it contiguous first and lay it out with et_cffi.lay_out(array, "
+                                 "info), where info is the input's TensorInfo"));
     }
   }
 }
@@ -115,16 +126,17 @@ bool same_place(const etcffi_device &one, const etcffi_device &other) {
 
 // The host's memory can be copied to any device. Memory on a device is taken there only: to bring it anywhere
 // else would be a copy that nobody asked for.
-void check_device(const InputSlot &slot, const etcffi_memory &memory, size_t nbytes) {
+void check_device(const TensorSlot &slot, const etcffi_memory &memory, size_t nbytes) {
   const etcffi_tensor_info &info = slot.info;
   if (memory.device.type == ETCFFI_DeviceType_CPU) {
     return;
   }
   if (!same_place(memory.device, info.device)) {
     fail(ETCFFI_BadDevice,
-         slot.label + " is on " + describe(memory.device) + ", and the method takes it on " +
+         named(slot) + " is on " + describe(memory.device) + and_takes(slot) + "it on " +
              describe(info.device) +
-             (info.device.type == ETCFFI_DeviceType_CPU
+             (slot.is_output ? "; give memory that is there, or on the host"
+              : info.device.type == ETCFFI_DeviceType_CPU
                   ? "; copy it to the host first (to_host() of a TensorBuffer, cupy.asnumpy, torch's .cpu())"
                   : "; copy it there first"));
   }
@@ -140,12 +152,12 @@ void check_device(const InputSlot &slot, const etcffi_memory &memory, size_t nby
   }
 }
 
-void check_tensor(const InputSlot &slot, const etcffi_memory &memory) {
+void check_tensor(const TensorSlot &slot, const etcffi_memory &memory) {
   const etcffi_tensor_info &info = slot.info;
   if (memory.scalar_type != info.scalar_type) {
-    fail(ETCFFI_BadDtype, slot.label + " has the dtype " + dtype_of(memory.scalar_type).name +
-                              ", and the method takes " + dtype_of(info.scalar_type).name +
-                              "; convert it first");
+    fail(ETCFFI_BadDtype, named(slot) + " has the dtype " + dtype_of(memory.scalar_type).name +
+                              and_takes(slot) + dtype_of(info.scalar_type).name +
+                              (slot.is_output ? "" : "; convert it first"));
   }
   check_shape(slot, memory);
   const size_t nbytes = bytes_of(slot, memory);
@@ -154,10 +166,10 @@ void check_tensor(const InputSlot &slot, const etcffi_memory &memory) {
   }
   check_device(slot, memory, nbytes);
   if (nbytes > 0 && memory.data == nullptr) {
-    fail(ETCFFI_NoMemory, slot.label + " has elements but no memory");
+    fail(ETCFFI_NoMemory, named(slot) + " has elements but no memory");
   }
   if (memory.nbytes < nbytes) {
-    fail(ETCFFI_NoMemory, slot.label + " holds " + std::to_string(memory.nbytes) +
+    fail(ETCFFI_NoMemory, named(slot) + " holds " + std::to_string(memory.nbytes) +
                               " bytes, and its shape needs " + std::to_string(nbytes));
   }
 }
@@ -183,6 +195,47 @@ void check_input(const InputSlot &slot, const etcffi_value &value) {
   }
 }
 
+void check_output(const TensorSlot &slot, bool is_tensor, const etcffi_value &value) {
+  if (value.tag == ETCFFI_Tag_None) {
+    return;
+  }
+  if (value.tag != ETCFFI_Tag_Tensor || !is_tensor) {
+    fail(ETCFFI_BadKind, !is_tensor
+                             ? slot.label + " is no tensor, so no memory can be given for it; pass None"
+                             : named(slot) + " is " + kind_name(value.tag) + ", and no memory");
+  }
+  if ((value.memory.flags & ETCFFI_READ_ONLY) != 0) {
+    fail(ETCFFI_BadArgument, named(slot) + " is read-only; give memory that may be written");
+  }
+  check_tensor(slot, value.memory);
+}
+
+void check_result(const TensorSlot &slot, const etcffi_memory &given, const etcffi_memory &result) {
+  const std::string what = "the run gave " + slot.label;
+  bool same = given.ndim == result.ndim && given.scalar_type == result.scalar_type;
+  bool empty = false;
+  for (int32_t i = 0; same && i < result.ndim; ++i) {
+    same = given.sizes[i] == result.sizes[i];
+    empty = empty || result.sizes[i] == 0;
+  }
+  if (!same) {
+    fail(ETCFFI_BadShape, what + " the shape " + tuple(result.sizes, result.ndim) +
+                              ", and the memory given for it has the shape " +
+                              tuple(given.sizes, given.ndim));
+  }
+  int64_t wanted[ETCFFI_MAX_DIM];
+  strides_in_dim_order(given.ndim, given.sizes, slot.info.dim_order, wanted);
+  const int64_t *strides = given.has_strides != 0 ? given.strides : wanted;
+  for (int32_t i = 0; !empty && i < result.ndim; ++i) {
+    if (result.sizes[i] > 1 && result.strides[i] != strides[i]) {
+      fail(ETCFFI_BadLayout,
+           what + " the strides " + tuple(result.strides, result.ndim) +
+               " (in elements), other than the method states, and the memory given for it has " +
+               tuple(strides, given.ndim) + "; leave it out of `out`");
+    }
+  }
+}
+
 Ref<etcffi_block> device_block_of(const etcffi_memory &memory, size_t nbytes) {
   if (memory.device.type == ETCFFI_DeviceType_CPU) {
     return {};
@@ -190,7 +243,7 @@ Ref<etcffi_block> device_block_of(const etcffi_memory &memory, size_t nbytes) {
   return etcffi_block::find(from_c(memory.device), memory.data, nbytes);
 }
 
-bool may_point_at(const InputSlot &slot, const etcffi_memory &memory, size_t nbytes,
+bool may_point_at(const TensorSlot &slot, const etcffi_memory &memory, size_t nbytes,
                   const etcffi_block *block) {
   if (slot.info.is_memory_planned != 0 || memory.data == nullptr ||
       !same_place(memory.device, slot.info.device) || (memory.flags & ETCFFI_READ_ONLY) != 0) {
@@ -220,6 +273,18 @@ std::optional<BackendNeeds> needs_of_backend(const std::string &backend) {
   std::lock_guard<std::mutex> lock(needs_mutex);
   const auto found = needs_by_backend().find(backend);
   return found == needs_by_backend().end() ? std::nullopt : std::optional(found->second);
+}
+
+void ask_backends(TensorSlot &slot, const std::vector<std::string> &backends) {
+  for (const std::string &backend : backends) {
+    const auto needs = needs_of_backend(backend);
+    if (!needs) {
+      slot.unknown_backend = backend;
+    } else {
+      slot.needs_padding = std::max(slot.needs_padding, needs->padding);
+      slot.needs_alignment = std::max(slot.needs_alignment, needs->alignment);
+    }
+  }
 }
 
 } // namespace etcffi

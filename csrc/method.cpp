@@ -83,6 +83,35 @@ const Tensor *tensor_in(const std::optional<Tensor> &item) {
   return item.has_value() ? &*item : nullptr;
 }
 
+// Where a tensor's elements are, and in which layout.
+etcffi_memory memory_of(const Tensor &tensor) {
+  const TensorImpl *impl = tensor.unsafeGetTensorImpl();
+  etcffi_memory memory{};
+  memory.data = impl->mutable_data();
+  memory.nbytes = impl->nbytes();
+  memory.scalar_type = static_cast<int32_t>(impl->scalar_type());
+  memory.ndim = static_cast<int32_t>(impl->dim());
+  memory.device = to_c(impl->device());
+  memory.has_strides = 1;
+  for (int32_t i = 0; i < memory.ndim; ++i) {
+    memory.sizes[i] = impl->sizes()[static_cast<size_t>(i)];
+    memory.strides[i] = impl->strides()[static_cast<size_t>(i)];
+  }
+  if (memory.nbytes > 0 && memory.data == nullptr) {
+    fail(ETCFFI_NoMemory, "the method left a result without memory");
+  }
+  return memory;
+}
+
+bool is_placed(const etcffi_value *into, size_t index) {
+  return into != nullptr && into[index].tag == ETCFFI_Tag_Tensor;
+}
+
+bool overlap(const void *one, size_t one_nbytes, const void *other, size_t other_nbytes) {
+  const auto first = reinterpret_cast<uintptr_t>(one), second = reinterpret_cast<uintptr_t>(other);
+  return first < second + other_nbytes && second < first + one_nbytes && one_nbytes > 0 && other_nbytes > 0;
+}
+
 void release_values(etcffi_value *values, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     release_values(values[i].items, values[i].items == nullptr ? 0 : values[i].size);
@@ -351,15 +380,7 @@ void etcffi_method::describe_inputs(size_t index) {
       // resized by each input, and no longer says what the method was exported for.
       slot.info = program_->tensor_info(index, ETCFFI_INPUT, i);
       inputs_spent_by_run_ = inputs_spent_by_run_ || planned_memory_is_reused(program_->plan(index), i);
-      for (const std::string &backend : backends_reached(program_->plan(index), i)) {
-        const auto needs = needs_of_backend(backend);
-        if (!needs) {
-          slot.unknown_backend = backend;
-        } else {
-          slot.needs_padding = std::max(slot.needs_padding, needs->padding);
-          slot.needs_alignment = std::max(slot.needs_alignment, needs->alignment);
-        }
-      }
+      ask_backends(slot, backends_reached(program_->plan(index), ETCFFI_INPUT, i));
     }
     slot.label = label("input", i, slot.info);
     if (slot.tag == ETCFFI_Tag_Tensor) {
@@ -376,17 +397,17 @@ void etcffi_method::describe_outputs(size_t index) {
     OutputSlot &slot = outputs_[i];
     const EValue &value = method_->get_output(i);
     slot.label = "output " + std::to_string(i);
+    slot.is_output = true;
     slot.is_tensor = value.isTensor();
     if (!slot.is_tensor) {
       continue;
     }
-    const etcffi_tensor_info info = program_->tensor_info(index, ETCFFI_OUTPUT, i);
-    slot.label = label("output", i, info);
-    slot.nbytes = info.nbytes;
-    require_device(slot.label, info, value.toTensor());
+    slot.info = program_->tensor_info(index, ETCFFI_OUTPUT, i);
+    slot.label = label("output", i, slot.info);
+    ask_backends(slot, backends_reached(program_->plan(index), ETCFFI_OUTPUT, i));
+    require_device(slot.label, slot.info, value.toTensor());
     const TensorImpl *impl = value.toTensor().unsafeGetTensorImpl();
-    slot.device = impl->device();
-    slot.wants_memory = info.is_memory_planned == 0;
+    slot.wants_memory = slot.info.is_memory_planned == 0;
     for (size_t j = 0; j < inputs_.size(); ++j) {
       const EValue &input = input_value(*method_, j);
       if (input.isTensor() && input.toTensor().unsafeGetTensorImpl() == impl) {
@@ -432,6 +453,7 @@ void etcffi_method::require_inputs() const {
 void etcffi_method::refuse_inputs() {
   state_ = Inputs::kRefused;
   executed_ = false;
+  placed_ = false;
 }
 
 void etcffi_method::set_inputs(etcffi_value *values, size_t count) {
@@ -518,6 +540,8 @@ void etcffi_method::install(size_t index, etcffi_value &value) {
   // Set before the runtime sees the pointer: a caller whose set is refused later keeps this memory too.
   value.pointed_at = pointed_at ? 1 : 0;
   give(index, EValue(Tensor(&impl)));
+  slot.reads = pointed_at ? data : nullptr;
+  slot.reads_nbytes = nbytes;
   slot.pointed_into = pointed_at ? std::move(block) : Ref<etcffi_block>();
   if (planned_on_device) {
     void *own = input_value(*method_, index).toTensor().mutable_data_ptr();
@@ -536,18 +560,26 @@ void etcffi_method::give(size_t index, const EValue &value) {
   }
 }
 
-void etcffi_method::execute() {
+void etcffi_method::execute(const etcffi_value *into) {
   require_inputs();
   executed_ = false;
+  placed_ = false;
   for (size_t i = 0; i < outputs_.size(); ++i) {
     OutputSlot &slot = outputs_[i];
     slot.cloned = Ref<etcffi_tensor>();
     slot.lent = Ref<etcffi_tensor>();
     if (slot.wants_memory) {
+      const size_t nbytes = slot.info.nbytes;
+      const Device device = from_c(slot.info.device);
       slot.fresh = Ref<etcffi_block>();
-      slot.fresh = slot.device.is_cpu() ? slot.take_memory(slot.nbytes)
-                                        : etcffi_block::allocate(slot.nbytes, slot.device);
-      const runtime::Error error = method_->set_output_data_ptr(slot.fresh->data(), slot.nbytes, i);
+      void *data;
+      if (is_placed(into, i) && may_write_to(slot, into[i].memory)) {
+        data = into[i].memory.data;
+      } else {
+        slot.fresh = device.is_cpu() ? slot.take_memory(nbytes) : etcffi_block::allocate(nbytes, device);
+        data = slot.fresh->data();
+      }
+      const runtime::Error error = method_->set_output_data_ptr(data, nbytes, i);
       if (error != runtime::Error::Ok) {
         check(error, "giving memory to " + slot.label);
       }
@@ -572,26 +604,13 @@ Ref<etcffi_block> etcffi::OutputSlot::take_memory(size_t size) {
     }
   }
   std::swap(recent[0], recent[1]);
-  recent[0] = etcffi_block::allocate(std::max(size, nbytes), DeviceType::CPU);
+  recent[0] = etcffi_block::allocate(std::max(size, info.nbytes), DeviceType::CPU);
   return recent[0];
 }
 
 Ref<etcffi_tensor> etcffi_method::make_result(const Tensor &tensor, bool clone, OutputSlot *slot) {
   const TensorImpl *impl = tensor.unsafeGetTensorImpl();
-  etcffi_memory memory{};
-  memory.data = impl->mutable_data();
-  memory.nbytes = impl->nbytes();
-  memory.scalar_type = static_cast<int32_t>(impl->scalar_type());
-  memory.ndim = static_cast<int32_t>(impl->dim());
-  memory.device = to_c(impl->device());
-  memory.has_strides = 1;
-  for (int32_t i = 0; i < memory.ndim; ++i) {
-    memory.sizes[i] = impl->sizes()[static_cast<size_t>(i)];
-    memory.strides[i] = impl->strides()[static_cast<size_t>(i)];
-  }
-  if (memory.nbytes > 0 && memory.data == nullptr) {
-    fail(ETCFFI_NoMemory, "the method left a result without memory");
-  }
+  etcffi_memory memory = memory_of(tensor);
   // Written into the buffer that was allocated for this run: that buffer is the result.
   if (slot != nullptr) {
     const OutputSlot &owner = slot->same_as < 0 ? *slot : outputs_[static_cast<size_t>(slot->same_as)];
@@ -637,6 +656,97 @@ template <typename List> void etcffi_method::write_items(const List &list, bool 
     }
     ++out.size; // after it is whole: a failure releases the items that are
   }
+}
+
+void etcffi_method::check_into(const etcffi_value *into, size_t count) const {
+  if (count != outputs_.size()) {
+    fail(ETCFFI_BadCount, "the method has " + std::to_string(outputs_.size()) +
+                              (outputs_.size() == 1 ? " output" : " outputs") + ", and memory for " +
+                              std::to_string(count) + " was given; pass None for one that needs none");
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const OutputSlot &slot = outputs_[i];
+    check_output(slot, slot.is_tensor, into[i]);
+    if (into[i].tag != ETCFFI_Tag_Tensor) {
+      continue;
+    }
+    const etcffi_memory &memory = into[i].memory;
+    for (const Ref<etcffi_block> &block : planned_) {
+      if (block->device() == from_c(memory.device) &&
+          overlap(memory.data, element_bytes(memory), block->data(), block->nbytes())) {
+        fail(ETCFFI_BadArgument, "the memory given for " + slot.label +
+                                     " is the method's planned memory, which the run itself uses");
+      }
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if (into[j].tag == ETCFFI_Tag_Tensor &&
+          overlap(memory.data, element_bytes(memory), into[j].memory.data, element_bytes(into[j].memory))) {
+        fail(ETCFFI_BadArgument, "the memory given for " + slot.label + " overlaps that for " +
+                                     outputs_[j].label + "; give each memory of its own");
+      }
+    }
+  }
+}
+
+// Whether the run may write straight to its caller's memory: by the rule of the inputs, and where it is of
+// the size that the method states (a dynamic output may come out larger than the memory), and nothing that
+// the run reads.
+bool etcffi_method::may_write_to(const OutputSlot &slot, const etcffi_memory &memory) const {
+  const size_t nbytes = element_bytes(memory);
+  if (slot.info.is_dynamic != 0 ||
+      !may_point_at(slot, memory, nbytes, device_block_of(memory, nbytes).get())) {
+    return false;
+  }
+  return std::none_of(inputs_.begin(), inputs_.end(), [&](const InputSlot &input) {
+    return input.reads != nullptr && overlap(memory.data, nbytes, input.reads, input.reads_nbytes);
+  });
+}
+
+// Brings the outputs that the run did not write there to the memory that they are wanted in.
+void etcffi_method::place(const etcffi_value *into) {
+  std::vector<etcffi_memory> results(outputs_.size());
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    if (!is_placed(into, i)) {
+      continue;
+    }
+    const EValue &value = method_->get_output(i);
+    if (!value.isTensor()) {
+      fail(ETCFFI_BadKind, outputs_[i].label + " is no tensor any more: the method replaced it");
+    }
+    results[i] = memory_of(value.toTensor());
+    check_result(outputs_[i], into[i].memory, results[i]);
+  }
+  // An output may be an input, and that in memory which another output is about to be written to.
+  std::vector<Ref<etcffi_tensor>> saved(outputs_.size());
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    for (size_t j = 0; is_placed(into, i) && !saved[i] && j < outputs_.size(); ++j) {
+      if (j != i && is_placed(into, j) && results[j].data != into[j].memory.data &&
+          overlap(results[i].data, results[i].nbytes, into[j].memory.data, results[j].nbytes)) {
+        saved[i] = etcffi::copy_of(results[i], from_c(results[i].device));
+        results[i].data = saved[i]->memory.data;
+      }
+    }
+  }
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    const etcffi_memory &to = into[i].memory;
+    if (!is_placed(into, i) || results[i].data == to.data || results[i].nbytes == 0) {
+      continue;
+    }
+    if (to.device.type == ETCFFI_DeviceType_CPU && results[i].device.type == ETCFFI_DeviceType_CPU) {
+      std::memmove(to.data, results[i].data, results[i].nbytes);
+    } else {
+      copy_bytes(to.data, from_c(to.device), results[i].data, from_c(results[i].device), results[i].nbytes);
+    }
+  }
+}
+
+void etcffi_method::run_into(const etcffi_value *into, bool clone, etcffi_value *values, size_t count) {
+  check_into(into, count);
+  execute(into);
+  executed_ = false;
+  placed_ = true;
+  place(into);
+  write_values(clone, into, values);
 }
 
 void etcffi_method::write_value(const EValue &value, bool clone, OutputSlot &slot, etcffi_value &out) {
@@ -698,17 +808,30 @@ void etcffi_method::get_outputs(bool clone, etcffi_value *values, size_t count) 
   if (state_ == Inputs::kRefused) {
     require_inputs();
   }
+  if (placed_) {
+    fail(ETCFFI_NotExecuted,
+         "the last run wrote outputs to memory of its caller's, and handed over the others "
+         "with that; there is nothing more to be read");
+  }
   if (!executed_) {
     fail(ETCFFI_NotExecuted, "the method has not run with its present inputs, so there are no outputs");
   }
   if (count != outputs_.size()) {
     fail(ETCFFI_BadArgument, "the method has " + std::to_string(outputs_.size()) + " outputs");
   }
-  for (size_t i = 0; i < count; ++i) {
+  write_values(clone, nullptr, values);
+}
+
+void etcffi_method::write_values(bool clone, const etcffi_value *into, etcffi_value *values) {
+  for (size_t i = 0; i < outputs_.size(); ++i) {
     etcffi_value &value = values[i];
     value.size = 0;
     value.tensor = nullptr;
     value.items = nullptr;
+    if (is_placed(into, i)) {
+      value.tag = ETCFFI_Tag_None;
+      continue;
+    }
     try {
       write_value(method_->get_output(i), clone, outputs_[i], value);
     } catch (...) {
@@ -787,6 +910,17 @@ etcffi_status etcffi_method_run(etcffi_method *method, etcffi_value *inputs, siz
     method->set_inputs(inputs, num_inputs);
     method->execute();
     method->get_outputs(clone != 0, outputs, num_outputs);
+  });
+}
+
+etcffi_status etcffi_method_run_into(etcffi_method *method, etcffi_value *inputs, size_t num_inputs,
+                                     const etcffi_value *into, int32_t clone, etcffi_value *outputs,
+                                     size_t num_outputs) {
+  return method->call([&] {
+    if (inputs != nullptr) {
+      method->set_inputs(inputs, num_inputs);
+    }
+    method->run_into(into, clone != 0, outputs, num_outputs);
   });
 }
 

@@ -29,11 +29,8 @@
 
 namespace etcffi {
 
-struct OutputSlot {
-  std::string label; // "output 0"
+struct OutputSlot : TensorSlot {
   bool is_tensor = false;
-  size_t nbytes = 0; // of a tensor, at its largest shape
-  Device device = DeviceType::CPU;
   // A tensor without planned memory, which is no input and no earlier output either: giving an output that
   // is an input a buffer of its own would move the input there too.
   bool wants_memory = false;
@@ -82,7 +79,9 @@ struct etcffi_method final : etcffi::Counted {
   void set_inputs(etcffi_value *values, size_t count);
   void refuse_inputs();
   bool has_inputs() const { return state_ == Inputs::kSet || state_ == Inputs::kSpent; }
-  void execute();
+  void execute() { execute(nullptr); }
+  // Runs it with outputs written to the memory that `into` gives, one value for each; the others are got.
+  void run_into(const etcffi_value *into, bool clone, etcffi_value *values, size_t count);
   void get_outputs(bool clone, etcffi_value *values, size_t count);
   etcffi::Ref<etcffi_tensor> get_attribute(const char *name);
   etcffi_planned_buffer planned_buffer(size_t index) const;
@@ -124,11 +123,16 @@ private:
   void require_usable() const;
   void require_inputs() const;
   bool is_lent(const etcffi_memory &memory) const;
+  void execute(const etcffi_value *into);
+  void check_into(const etcffi_value *into, size_t count) const;
+  bool may_write_to(const etcffi::OutputSlot &slot, const etcffi_memory &memory) const;
+  void place(const etcffi_value *into);
   void install(size_t index, etcffi_value &value);
   void give(size_t index, const executorch::runtime::EValue &value);
   etcffi::Ref<etcffi_tensor> make_result(const executorch::aten::Tensor &tensor, bool clone,
                                          etcffi::OutputSlot *slot);
   template <typename List> void write_items(const List &list, bool clone, etcffi_value &out);
+  void write_values(bool clone, const etcffi_value *into, etcffi_value *values);
   void write_value(const executorch::runtime::EValue &value, bool clone, etcffi::OutputSlot &slot,
                    etcffi_value &out);
 
@@ -155,6 +159,9 @@ private:
   // Whether a run overwrites the planned memory that an input was copied into.
   bool inputs_spent_by_run_ = false;
   bool executed_ = false;
+  // Whether the last run had memory of its caller's for outputs, which lasts through the call and no longer:
+  // they are not read again, since others may lie in it too. The next run gives the runtime other pointers.
+  bool placed_ = false;
   bool broken_ = false;
   std::atomic<bool> in_use_{false};
 };

@@ -227,10 +227,10 @@ bool meets(const Indices *args, const std::set<int32_t> &values) {
 
 } // namespace
 
-std::vector<std::string> backends_reached(const fb::ExecutionPlan *plan, size_t input) {
+std::vector<std::string> backends_reached(const fb::ExecutionPlan *plan, int32_t side, size_t index) {
   const std::vector<std::string> backends = backend_names(plan);
   std::set<std::string> reached;
-  std::set<int32_t> values = {value_index(plan, ETCFFI_INPUT, input)};
+  std::set<int32_t> values = {value_index(plan, side, index)};
   // Until nothing is added: a jump may lead back to an instruction before.
   for (size_t before = 0; before != values.size() && plan->chains() != nullptr;) {
     before = values.size();
@@ -248,9 +248,9 @@ std::vector<std::string> backends_reached(const fb::ExecutionPlan *plan, size_t 
             values.insert(move->move_to());
           }
         } else if (const auto *delegate = instruction->instr_args_as_DelegateCall()) {
-          const auto index = static_cast<size_t>(delegate->delegate_index());
-          if (index < backends.size() && meets(delegate->args(), values)) {
-            reached.insert(backends[index]);
+          const auto number = static_cast<size_t>(delegate->delegate_index());
+          if (number < backends.size() && meets(delegate->args(), values)) {
+            reached.insert(backends[number]);
           }
         }
       }

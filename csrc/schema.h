@@ -66,9 +66,9 @@ const fb::Tensor *constant_on_device(const fb::ExecutionPlan *plan);
 // Whether an input's planned memory is given to another value too, so that a run overwrites the input.
 bool planned_memory_is_reused(const fb::ExecutionPlan *plan, size_t input);
 
-// The backends whose delegates may read an input's memory: as an argument of their own, or through a value
-// that shares it (a view of the input, or a moved value).
-std::vector<std::string> backends_reached(const fb::ExecutionPlan *plan, size_t input);
+// The backends whose delegates may read the memory of an input or an output: as an argument of their own, or
+// through a value that shares it (a view of it, or a moved value).
+std::vector<std::string> backends_reached(const fb::ExecutionPlan *plan, int32_t side, size_t index);
 
 size_t num_instructions(const fb::ExecutionPlan *plan);
 

@@ -85,14 +85,14 @@ class InputWriter:
         """
         info = self._infos[index]
         if info is None:
-            with _naming_input(index, None):
+            with naming("input", index, None):
                 return _write_scalar(values.items[index], self._kinds[index], source)
-        with _naming_input(index, info):
-            memory = _describe(source, info)
+        with naming("input", index, info):
+            memory = describe(source, info)
             if memory is None:
                 return _write_scalar(values.items[index], self._kinds[index], source)
             try:
-                _write_memory(values.items[index], memory)
+                write_memory(values.items[index], memory)
             except BaseException:
                 memory.release()
                 raise
@@ -110,16 +110,22 @@ class InputValues:
 
 
 @contextmanager
-def _naming_input(index: int, info: TensorInfo | None) -> Iterator[None]:
+def naming(side: str, index: int, info: TensorInfo | None) -> Iterator[None]:
+    """Begins what is raised with which input or output it is about."""
     try:
         yield
     except ExecuTorchError as error:
         name = f" ('{info.name}')" if info is not None and info.name else ""
-        error.args = (f"input {index}{name}: {error}", *error.args[1:])
+        error.args = (f"{side} {index}{name}: {error}", *error.args[1:])
         raise
 
 
-def _write_memory(value: Any, memory: Memory) -> None:
+def write_memory(value: Any, memory: Memory) -> None:
+    """Describes a tensor's memory in an etcffi_value.
+
+    Raises:
+        ShapeError: it has more dimensions, or larger sizes or strides, than can be described.
+    """
     shape = memory.shape
     if len(shape) > lib.ETCFFI_MAX_DIM:
         raise ShapeError(
@@ -178,7 +184,7 @@ def _write_scalar(value: Any, kind: str, source: Any) -> Memory | None:
     return None
 
 
-def _describe(source: Any, info: TensorInfo) -> Memory | None:
+def describe(source: Any, info: TensorInfo) -> Memory | None:
     """The one description that the three ways in, and a result passed back in, all end with."""
     memory = describe_result(source)
     if memory is None:

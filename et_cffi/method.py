@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from et_cffi._destructor import Destructor
 from et_cffi._inputs import Held, InputValues, InputWriter, as_inputs
 from et_cffi._lib import address_of, cpython, ffi, lib
 from et_cffi._log import forward_log
+from et_cffi._outputs import OutputWriter, Placement
 from et_cffi._torch import loaded_torch, to_torch
 from et_cffi.errors import MemoryMovedError, MethodStateError, ThreadError, check, failure
 from et_cffi.memory import MemoryUse, PlannedMemory, memory_of
@@ -42,6 +43,25 @@ _NUMBERS = {
 }
 
 
+class _Run(NamedTuple):
+    """How a method is run and its outputs are got, in one call of the C layer."""
+
+    clone: bool
+    outputs: Any  # etcffi_value[], one for each output
+    placement: Placement | None = None
+
+    def __call__(self, handle: Any, inputs: Any, num_inputs: int) -> int:
+        clone, outputs, placement = self
+        if placement is None:
+            status = lib.etcffi_method_run(handle, inputs, num_inputs, clone, outputs, len(outputs))
+        else:
+            into = placement.array
+            status = lib.etcffi_method_run_into(
+                handle, inputs, num_inputs, into, clone, outputs, len(outputs)
+            )
+        return int(status)
+
+
 class Method:
     """A method of a program, ready to run. One thread may use it at a time: load one for each thread.
 
@@ -57,6 +77,7 @@ class Method:
         self._planned = planned
         self._metadata = metadata
         self._writer = InputWriter(metadata)
+        self._output_writer = OutputWriter(metadata)
         self._num_outputs = metadata.num_outputs()
         self._output_values: list[Any] = []
         # Planned inputs are copied by the runtime, so a method that has no others holds nothing.
@@ -104,7 +125,7 @@ class Method:
         """The method's inputs, outputs and memory."""
         return self._metadata
 
-    def execute(self, inputs: Any = _NOT_GIVEN, *, clone_outputs: bool = True) -> list[Any]:
+    def execute(self, inputs: Any = _NOT_GIVEN, *, clone_outputs: bool = True, out: Any = None) -> list[Any]:
         """Runs the method and returns its outputs.
 
         Args:
@@ -114,19 +135,26 @@ class Method:
             clone_outputs: False lends out the outputs that are in planned memory instead of copying them;
                 the next run then overwrites them. It changes nothing for an output without planned memory,
                 which has memory of its own for each run.
+            out: memory to write the outputs to: a list with one item for each output, or a single item for
+                the only one. An item is whatever an input can be, if it may be written, with the output's
+                dtype, layout and actual shape; or None, for an output that is to be returned as ever. An
+                output without planned memory and with a static shape is written there directly if its
+                backend allows, and if the memory is not that of an input; every other is copied there after
+                the run.
 
         Returns:
-            One item for each output: a `TensorBuffer`, or a torch tensor over the same memory where the
-            process had torch when the method was loaded; int, float, bool, str, None or a list of these
-            for outputs that are no tensors.
+            One item for each output: what `out` has for it; or a `TensorBuffer`, or a torch tensor over the
+            same memory where the process had torch when the method was loaded; int, float, bool, str, None
+            or a list of these for outputs that are no tensors.
 
         Raises:
             ExecuTorchError: one of the classes in `et_cffi.errors`, naming the input and what to do. After
                 an input was refused, a whole set has to be given before the method runs again.
+            ArgumentError: memory in `out` is read-only, or overlaps other memory in `out`, or the method's.
         """
         # The shortest way, for what most calls are: plain, and nothing to be held beyond it.
         quick = self._quick
-        if quick is not None and inputs is not _NOT_GIVEN and self._claim.acquire(False):
+        if quick is not None and out is None and inputs is not _NOT_GIVEN and self._claim.acquire(False):
             try:
                 if not self._running and not self._destructor.done:
                     ran = quick(inputs, clone_outputs)
@@ -142,6 +170,8 @@ class Method:
         handle = self._enter()
         try:
             clone = bool(clone_outputs)
+            if out is not None:
+                return self._run_into(handle, inputs, clone, out)
             if inputs is not _NOT_GIVEN:
                 # Where CPython and PyPy part: a run that is plain is done by CPython's C API, as below.
                 if self._runner is not None:
@@ -157,9 +187,9 @@ class Method:
         finally:
             self._leave()
 
-    def __call__(self, inputs: Any = _NOT_GIVEN, clone_outputs: bool = True) -> list[Any]:
+    def __call__(self, inputs: Any = _NOT_GIVEN, clone_outputs: bool = True, out: Any = None) -> list[Any]:
         """The same as `execute`."""
-        return self.execute(inputs, clone_outputs=clone_outputs)
+        return self.execute(inputs, clone_outputs=clone_outputs, out=out)
 
     def set_inputs(self, inputs: Any) -> None:
         """Sets all inputs, for `execute()` without any.
@@ -193,7 +223,8 @@ class Method:
             clone_outputs: as for `execute`.
 
         Raises:
-            MethodStateError: the method has not run with its present inputs.
+            MethodStateError: the method has not run with its present inputs; or it ran with `out` and without
+                `clone_outputs`, and clones are asked for.
         """
         handle = self._enter()
         try:
@@ -302,12 +333,25 @@ class Method:
     def _run(self, handle: Any, inputs: Any, clone: bool) -> list[Any]:
         # Taken, not shared: a finaliser or a producer may use the method in the middle of this.
         outputs = self._output_values.pop() if self._output_values else self._new_output_values()
-        results = self._give(handle, inputs, (clone, outputs))
+        results = self._give(handle, inputs, _Run(clone, outputs))
         return self._convert(outputs, clone, results)
 
-    def _give(self, handle: Any, inputs: Any, run: tuple[bool, Any] | None) -> Results:
-        """Sets the inputs and, where `run` says how and into what, runs the method and gets its outputs.
-        Returns the place to keep these in."""
+    def _run_into(self, handle: Any, inputs: Any, clone: bool, out: Any) -> list[Any]:
+        # Before anything is done with the inputs, so that a refusal leaves those of before as they are.
+        placement = self._output_writer.place(out)
+        try:
+            outputs = self._output_values.pop() if self._output_values else self._new_output_values()
+            if inputs is _NOT_GIVEN:
+                results = self._step(handle, outputs, clone=clone, run=True, placement=placement)
+            else:
+                results = self._give(handle, inputs, _Run(clone, outputs, placement))
+        finally:
+            placement.release()
+        return self._convert(outputs, clone, results, placement)
+
+    def _give(self, handle: Any, inputs: Any, run: _Run | None) -> Results:
+        """Sets the inputs and, where `run` says how, runs the method and gets its outputs. Returns the place
+        to keep these in."""
         self._drop_refused()
         described: list[Held | None] = []
         writer = self._writer
@@ -324,12 +368,13 @@ class Method:
             # Describing one of them may have run code that moved another.
             if len(described) > 1 and _have_moved(described):
                 raise MemoryMovedError(_MOVED)
+            if run is not None:
+                _require_unmoved(run.placement)
             array = values.array
             if run is None:
                 status = lib.etcffi_method_set_inputs(handle, array, len(given))
             else:
-                clone, outputs = run
-                status = lib.etcffi_method_run(handle, array, len(given), clone, outputs, self._num_outputs)
+                status = run(handle, array, len(given))
             complete = self._took_them(handle, status)
             if status:
                 raise failure(status)
@@ -403,17 +448,29 @@ class Method:
         results = self._step(handle, values, clone=clone, run=run)
         return self._convert(values, clone, results)
 
-    def _step(self, handle: Any, values: Any | None, *, clone: bool, run: bool) -> Results:
+    def _step(
+        self,
+        handle: Any,
+        values: Any | None,
+        *,
+        clone: bool,
+        run: bool,
+        placement: Placement | None = None,
+    ) -> Results:
         """Runs the method with the inputs that were set, or gets the outputs into `values`, or both. Returns
         the place to keep these in."""
+        _require_unmoved(placement)
         self._running = True
         # An output may be in an input's memory too.
         moved = _have_moved(self._held)
         status = 0
         if run and not moved:
             self._results = {}
-            status = lib.etcffi_method_execute(handle)
-        if values is not None and not status and not moved:
+            if placement is not None:
+                status = _Run(clone, values, placement)(handle, ffi.NULL, 0)
+            else:
+                status = lib.etcffi_method_execute(handle)
+        if values is not None and placement is None and not status and not moved:
             status = lib.etcffi_method_get_outputs(handle, clone, values, self._num_outputs)
         results = self._results
         self._running = False
@@ -423,10 +480,17 @@ class Method:
         forward_log()
         return results
 
-    def _convert(self, values: Any, clone: bool, results: Results) -> list[Any]:
-        # Kept with the results of that run: converting one may call Python, which may run the method again.
-        results[clone] = converted = self._converted(values)
+    def _convert(
+        self, values: Any, clone: bool, results: Results, placement: Placement | None = None
+    ) -> list[Any]:
+        converted = self._converted(values)
         self._output_values.append(values)
+        if placement is not None:
+            converted = placement.fill_in(converted)
+            # The C layer is not asked again: it knows nothing of the caller's memory after that call.
+            results[False] = converted
+        # Kept with the results of that run: converting one may call Python, which may run the method again.
+        results[clone] = converted
         return converted.copy()
 
     def _converted(self, values: Any) -> list[Any]:
@@ -466,6 +530,14 @@ class Method:
 def _have_moved(inputs: Iterable[Held | None]) -> bool:
     """The pin is not trusted: whatever the runtime is to read must still be where it was when it was set."""
     return any(held is not None and held.moved() for held in inputs)
+
+
+def _require_unmoved(placement: Placement | None) -> None:
+    if placement is not None and _have_moved(placement.held):
+        raise MemoryMovedError(
+            "memory in `out` was moved or resized after it was described (a producer of an input or of "
+            "another output did so); give it again"
+        )
 
 
 def _pointed_at(values: InputValues, described: list[Held | None]) -> list[Held]:

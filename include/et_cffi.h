@@ -461,6 +461,14 @@ ETCFFI_API int32_t etcffi_method_has_inputs(const etcffi_method *method);
    the inputs are replaced: etcffi_method_execute may be called again. */
 ETCFFI_API etcffi_status etcffi_method_run(etcffi_method *method, etcffi_value *inputs, size_t num_inputs,
                                            int32_t clone, etcffi_value *outputs, size_t num_outputs);
+/* The same, with outputs written to their caller's memory: `into` has one value for each output, a Tensor whose
+   memory (with the output's dtype, shape and layout) it is written to, or None. With inputs NULL it runs with
+   those that were set. An output without planned memory is written there by its kernel where its shape is
+   static and the rule of copying or pointing allows; every other is copied there after the run. In `outputs`
+   one that was written is None. The memory is the caller's throughout, and used inside this call only. */
+ETCFFI_API etcffi_status etcffi_method_run_into(etcffi_method *method, etcffi_value *inputs,
+                                                size_t num_inputs, const etcffi_value *into, int32_t clone,
+                                                etcffi_value *outputs, size_t num_outputs);
 /* A tensor attribute (a named, mutable buffer of the exported module), lent out in place. */
 ETCFFI_API etcffi_status etcffi_method_get_attribute(etcffi_method *method, const char *name,
                                                      etcffi_tensor **out);

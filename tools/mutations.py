@@ -48,6 +48,8 @@ GONE = "test_gone.py::"
 BYTES = "test_program_bytes.py::"
 FLAT = "test_memory_is_flat.py::"
 TORCH = "test_storage_of_torch.py::"
+OUT = "../test_out.py::"
+REUSED = "../test_result_memory.py::"
 
 METHOD = "et_cffi/method.py"
 BUFFER = "et_cffi/_buffer.py"
@@ -468,6 +470,63 @@ MUTATIONS = [
         "if (!copy && reinterpret_cast<uintptr_t>(data) % kProgramAlignment == 0) {",
         "if (!copy) {",
         BYTES + "test_bytes_at_any_address[1]",
+    ),
+    # Memory given for outputs is written inside the one call, where it is large enough and nothing else.
+    Mutation(
+        "csrc/method.cpp",
+        "if (is_placed(into, i) && may_write_to(slot, into[i].memory)) {",
+        "if (is_placed(into, i)) {",
+        OUT + "test_a_dynamic_output",
+    ),
+    Mutation(
+        "csrc/method.cpp",
+        "    return input.reads != nullptr && overlap(memory.data, nbytes, input.reads, input.reads_nbytes);",
+        "    return false;",
+        OUT + "test_memory_that_overlaps_an_inputs[large_unplanned]",
+    ),
+    Mutation(
+        "csrc/method.cpp",
+        "        saved[i] = etcffi::copy_of(results[i], from_c(results[i].device));\n"
+        "        results[i].data = saved[i]->memory.data;\n",
+        "",
+        OUT + "test_an_output_that_is_an_input",
+    ),
+    Mutation(
+        "csrc/method.cpp",
+        "          overlap(memory.data, element_bytes(memory), block->data(), block->nbytes())) {",
+        "          block->contains(memory.data, 0) && false) {",
+        OUT + "test_memory_that_the_method_uses_itself",
+    ),
+    Mutation(
+        "csrc/method.cpp",
+        "overlap(memory.data, element_bytes(memory), into[j].memory.data,",
+        "false && overlap(memory.data, element_bytes(memory), into[j].memory.data,",
+        OUT + "test_two_that_overlap",
+    ),
+    Mutation(
+        "csrc/input.cpp",
+        "if ((value.memory.flags & ETCFFI_READ_ONLY) != 0) {",
+        "if (false) {",
+        OUT + "test_refused",
+    ),
+    Mutation(
+        METHOD,
+        "            results[False] = converted\n",
+        "",
+        OUT + "test_some_of_them",
+    ),
+    Mutation(
+        METHOD,
+        "            if run is not None:\n                _require_unmoved(run.placement)\n",
+        "",
+        OUT + "test_memory_that_moves_while_an_input_is_described",
+    ),
+    # The memory of results is used again once nobody else has it.
+    Mutation(
+        "csrc/method.cpp",
+        "if (block && !block->shared() && block->nbytes() >= size) {",
+        "if (block && block->nbytes() >= size) {",
+        REUSED + "test_what_somebody_holds_is_never_written_through",
     ),
 ]
 

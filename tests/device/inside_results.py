@@ -81,6 +81,49 @@ def test_other_ways_to_the_hosts_memory_are_refused(device, read):
     assert device.copies() == (0, 0)
 
 
+# ---- into memory of the caller's --------------------------------------------------------------------------
+
+
+def test_into_memory_on_the_device(device):
+    """Written there by the backend: nothing is allocated, and nothing crosses."""
+    method, memory = load("device_add"), fresh(device)
+    example = case("device_add")
+    given = [load("device_add").execute(inputs(example))[0] for _ in range(2)]
+    gc.collect()
+    device.reset()
+    (result,) = method.execute(given, out=[memory])
+    assert result is memory
+    assert device.copies() == (0, 0)
+    assert device.counters().allocations == 0
+    assert numpy.array_equal(numpy.asarray(memory.to_host()), 2 * example.outputs[0])
+
+
+def test_into_memory_on_the_host(device):
+    example = case("device_add")
+    memory = numpy.zeros((2, 2), numpy.float32)
+    given = [load("device_add").execute(inputs(example))[0] for _ in range(2)]
+    method = load("device_add")
+    device.reset()
+    (result,) = method.execute(given, out=[memory])
+    assert result is memory
+    assert device.copies() == (0, 1)
+    assert numpy.array_equal(memory, 2 * example.outputs[0])
+
+
+def test_into_memory_on_another_device(device):
+    other, _ = run("device_add_index1")
+    example = case("device_add")
+    with pytest.raises(DeviceError, match="output 0 is on cuda:1, and the method returns it on cuda:0"):
+        load("device_add").execute(inputs(example), out=[other])
+
+
+def test_a_host_output_into_memory_on_the_device(device):
+    example = case("device_to_host")
+    result, _ = run()
+    with pytest.raises(DeviceError, match="output 0.* is on cuda:0, and the method returns it on cpu"):
+        load("device_to_host").execute(inputs(example), out=[result] + [None] * (len(example.outputs) - 1))
+
+
 # ---- to the host ------------------------------------------------------------------------------------------
 
 

@@ -197,6 +197,17 @@ def _add():
     return forward(Add(), add_inputs(), add_inputs(100))
 
 
+# 128 KiB: large enough that what copies of it there are can be told from other copies.
+@model("large", "Tensors whose copies can be counted.")
+def _large():
+    return forward(Add(), (values(64, 512), values(64, 512, start=40000)))
+
+
+@model("large_unplanned", "The same, unplanned.")
+def _large_unplanned():
+    return forward(Add(), (values(64, 512), values(64, 512, start=40000)), planned=False)
+
+
 @model("add_unplanned", "The same, with inputs and outputs in memory that the caller owns.")
 def _add_unplanned():
     return forward(Add(), add_inputs(), add_inputs(100), planned=False)
