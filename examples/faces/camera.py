@@ -4,9 +4,10 @@
     python examples/faces/camera.py                        # 3 seconds at 30 frames a second
     python examples/faces/camera.py --fps 60 --frames 300 --save FILE.png
 
-The camera is simulated: a window of 320 by 320 pixels that wanders over a photograph, so it is known where the
-face is in each frame. The face is searched for once, as in detect.py. From then on only the third network runs,
-on what is where the face was in the frame before: it says whether there still is one, and corrects the box.
+The camera is simulated: a window of 320 by 320 pixels that wanders over a photograph, so it is known where
+the face is in each frame. The face is searched for once, as in detect.py. From then on only the third network
+runs, on what is where the face was in the frame before: it says whether there still is one, and corrects the
+box.
 
 Three things are filled for each frame and made once: the frame, the network's input, and its outputs, which
 `execute` writes into the arrays that it is given with `out`.
@@ -112,9 +113,9 @@ def main() -> None:
                 f"  off by {errors[-1]:3.1f} pixels  {1000 * spent[-1]:6.2f} ms"
             )
     print(
-        f"a face in {len(errors)} of {arguments.frames} frames, its points off by {numpy.mean(errors):.1f} pixels "
-        f"in the mean; {1000 * numpy.median(spent):.2f} ms for a frame in the median, "
-        f"{1 / arguments.fps * 1000:.1f} ms available"
+        f"a face in {len(errors)} of {arguments.frames} frames, its points off by "
+        f"{numpy.mean(errors or [numpy.nan]):.1f} pixels in the mean; a frame took "
+        f"{1000 * numpy.median(spent):.2f} ms in the median, of {1000 / arguments.fps:.1f} ms"
     )
     if arguments.save is not None and follower.box is not None:
         face = detect.Faces(follower.box[None], numpy.ones(1), follower.points[None])

@@ -23,8 +23,8 @@ from et_cffi import Method, Runtime
 
 # The first and the second network, as the methods "propose" and "refine"; and the third, "decide".
 MODELS = ("candidates.pte", "faces.pte")
-# Of the first network: the largest photograph, the face that it looks for, and the distance between two places
-# where it looks, in pixels.
+# Of the first network, in pixels: the largest photograph, the face that it looks for, and the distance between
+# two places where it looks.
 LARGEST, FACE, STRIDE = 512, 12, 2
 # How sure each network has to be to pass a candidate on.
 SURE = (0.6, 0.7, 0.7)
@@ -33,8 +33,8 @@ SHRINK = 0.709
 
 
 class Faces(NamedTuple):
-    """Boxes (n, 4) as left, top, right and bottom in pixels, the probability of each, and five points of each,
-    (n, 5, 2) as x and y: two eyes, the nose, and the corners of the mouth."""
+    """Boxes (n, 4) as left, top, right and bottom in pixels, the probability of each, and five points of
+    each, (n, 5, 2) as x and y: two eyes, the nose, and the corners of the mouth."""
 
     boxes: numpy.ndarray
     probabilities: numpy.ndarray
@@ -86,8 +86,8 @@ class FaceDetector:
 
 
 def reduce(photo: numpy.ndarray, image: numpy.ndarray) -> None:
-    """Fills `image`, (3, height, width) of float32, with a photograph that is reduced to its size: each pixel is
-    the mean of those that it covers. Values from 0 to 255 become -1 to 1, as the networks were trained."""
+    """Fills `image`, (3, height, width) of float32, with a photograph that is reduced to its size: each pixel
+    is the mean of those that it covers. Values from 0 to 255 become -1 to 1, as the networks were trained."""
     sums = photo.astype(numpy.int64)
     pixels = 1
     for axis in (0, 1):
@@ -115,13 +115,14 @@ def look(
             reduce(part, image[0])
             seen.append(box)
             outputs.append([numpy.asarray(output)[0] for output in method.execute([image])])
-    shapes = [tensor_shape(method, index)[1:] for index in range(method.metadata.num_outputs())]
-    columns = [
-        numpy.array([each[index] for each in outputs]).reshape(-1, *shape) for index, shape in enumerate(shapes)
-    ]
+    columns = []
+    for index in range(method.metadata.num_outputs()):
+        shape = tensor_shape(method, index)[1:]
+        columns.append(numpy.array([each[index] for each in outputs]).reshape(-1, *shape))
     probabilities = columns.pop()[:, 1]
     passed = probabilities > sure
-    return [numpy.reshape(seen, (-1, 4))[passed], probabilities[passed], *(column[passed] for column in columns)]
+    kept = numpy.reshape(seen, (-1, 4))[passed]
+    return [kept, probabilities[passed], *(column[passed] for column in columns)]
 
 
 def tensor_shape(method: Method, index: int) -> tuple[int, ...]:
@@ -212,8 +213,8 @@ def main() -> None:
     print(f"{arguments.photo.name}: {photo.shape[1]} x {photo.shape[0]} pixels, {len(faces.boxes)} faces")
     for box, probability, points in zip(*faces):
         left, top, right, bottom = box
-        print(f"  {probability:.4f}  from ({left:.0f}, {top:.0f}) to ({right:.0f}, {bottom:.0f})", end="")
-        print(f", eyes at ({points[0, 0]:.0f}, {points[0, 1]:.0f}) and ({points[1, 0]:.0f}, {points[1, 1]:.0f})")
+        eyes = " and ".join(f"({x:.0f}, {y:.0f})" for x, y in points[:2])
+        print(f"  {probability:.4f}  ({left:.0f}, {top:.0f}) to ({right:.0f}, {bottom:.0f}), eyes at {eyes}")
     if arguments.save is not None:
         mark(photo, faces).save(arguments.save)
 

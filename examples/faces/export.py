@@ -4,9 +4,9 @@
     pip install --no-deps facenet-pytorch==2.6.0 scikit-image
     python examples/faces/export.py
 
-Writes beside this file, or into `--out DIR`: `candidates.pte` (the methods "propose", for any photograph up to
-512 pixels, and "refine"), `faces.pte` ("decide"), and `expected.json`, what facenet-pytorch itself finds in two
-photographs: matplotlib's Grace Hopper and scikit-image's astronaut, Eileen Collins.
+Writes beside this file, or into `--out DIR`: `candidates.pte` (the methods "propose", for any photograph up
+to 512 pixels, and "refine"), `faces.pte` ("decide"), and `expected.json`, what facenet-pytorch itself finds in
+two photographs: matplotlib's Grace Hopper and scikit-image's astronaut, Eileen Collins.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram, export
 
 
-def batched_nms(
-    boxes: torch.Tensor, scores: torch.Tensor, _group: torch.Tensor, most: float
-) -> torch.Tensor:
+def batched_nms(boxes: torch.Tensor, scores: torch.Tensor, _group: torch.Tensor, most: float) -> torch.Tensor:
     """Of boxes that overlap too much, the best, of a single photograph."""
     return torch.tensor(detect.separate(boxes.numpy(), scores.numpy(), most), dtype=torch.int64)
 

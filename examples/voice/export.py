@@ -4,8 +4,8 @@
     pip download --no-deps --no-binary :none: pyannote.audio==4.0.7
     python examples/voice/export.py --recording pyannote_audio-4.0.7-py3-none-any.whl
 
-Writes beside this file, or into `--out DIR`: `silero_vad.pte`, and with `--recording` also `expected.npz`, what
-the package's own TorchScript module says of each chunk of that recording.
+Writes beside this file, or into `--out DIR`: `silero_vad.pte`, and with `--recording` also `expected.npz`,
+what the package's own TorchScript module says of each chunk of that recording.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ class Silero(nn.Module):
         self.memory = nn.LSTMCell(128, 128)
         self.decide = nn.Conv1d(128, 1, 1)
         named = {"spectrum.weight": weights["_model.stft.forward_basis_buffer"]}
-        for name, value in weights.items():
-            for theirs, ours in (("encoder.", "encoder."), ("decoder.rnn.", "memory."), ("decoder.decoder.2.", "decide.")):
-                if name.startswith("_model." + theirs):
-                    named[name.replace("_model." + theirs, ours).replace("reparam_conv.", "")] = value
+        names = {"encoder.": "encoder.", "decoder.rnn.": "memory.", "decoder.decoder.2.": "decide."}
+        for theirs, ours in names.items():
+            for name, value in weights.items():
+                if name.startswith(f"_model.{theirs}"):
+                    named[ours + name[len(f"_model.{theirs}") :].replace("reparam_conv.", "")] = value
         self.load_state_dict(named)
 
     def forward(
