@@ -23,8 +23,8 @@ from et_cffi import Method, Runtime
 
 # The first and the second network, as the methods "propose" and "refine"; and the third, "decide".
 MODELS = ("candidates.pte", "faces.pte")
-# Of the first network, in pixels: the largest photograph, the face that it looks for, and the distance between
-# two places where it looks.
+# Of the first network, in pixels: the largest photograph, the face that it looks for, and the distance from
+# one place where it looks to the next.
 LARGEST, FACE, STRIDE = 512, 12, 2
 # How sure each network has to be to pass a candidate on.
 SURE = (0.6, 0.7, 0.7)

@@ -5,8 +5,8 @@
     python examples/faces/export.py
 
 Writes beside this file, or into `--out DIR`: `candidates.pte` (the methods "propose", for any photograph up
-to 512 pixels, and "refine"), `faces.pte` ("decide"), and `expected.json`, what facenet-pytorch itself finds in
-two photographs: matplotlib's Grace Hopper and scikit-image's astronaut, Eileen Collins.
+to 512 pixels, and "refine"), `faces.pte` ("decide"), and `expected.json`, what facenet-pytorch itself finds
+in two photographs: matplotlib's Grace Hopper and scikit-image's astronaut, Eileen Collins.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Exports Silero's voice activity detector, with the weights that silero-vad ships, for XNNPACK.
 
     pip install torch==2.13.0 executorch==1.5.1 && pip install --no-deps silero-vad==6.2.3
-    pip download --no-deps --no-binary :none: pyannote.audio==4.0.7
+    pip download --no-deps pyannote.audio==4.0.7
     python examples/voice/export.py --recording pyannote_audio-4.0.7-py3-none-any.whl
 
 Writes beside this file, or into `--out DIR`: `silero_vad.pte`, and with `--recording` also `expected.npz`,

@@ -5,10 +5,10 @@
     python examples/voice/listen.py pyannote_audio-4.0.7-py3-none-any.whl    # a telephone call of 30 seconds
     python examples/voice/listen.py FILE.wav                                 # 16 kHz, mono, 16 bits
 
-The network is Silero's voice activity detector, with the weights of the package silero-vad. export.py, which
-has to be run first, exports it. It takes 32 ms of sound, and what it remembers of the sound before: two of its
-results go straight back in with the next chunk. The call in pyannote.audio's wheel comes with the times at
-which people heard somebody speak, to compare with.
+The network is Silero's voice activity detector, with the weights of the package silero-vad, exported by
+export.py (which has to be run first). It takes 32 ms of sound, and what it remembers of the sound before: two
+of its results go straight back in with the next chunk. The call in pyannote.audio's wheel comes with the
+times at which people heard somebody speak, to compare with.
 """
 
 from __future__ import annotations
