@@ -120,7 +120,7 @@ def test_into_memory_on_another_device(device):
 def test_a_host_output_into_memory_on_the_device(device):
     example = case("device_to_host")
     result, _ = run()
-    with pytest.raises(DeviceError, match="output 0.* is on cuda:0, and the method returns it on cpu"):
+    with pytest.raises(DeviceError, match=r"output 0.* is on cuda:0, and the method returns it on cpu"):
         load("device_to_host").execute(inputs(example), out=[result] + [None] * (len(example.outputs) - 1))
 
 
