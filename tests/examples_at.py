@@ -1,14 +1,18 @@
-"""Where the examples' scripts are, and where their exports: those of the repository, or fresh ones."""
+"""Where the examples are, and their exports: those of the repository, or fresh ones. How docs/examples.md says
+that they are run: `python tests/examples_at.py RECORDING` writes what they print into it."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 EXPORTS = Path(os.environ.get("ET_CFFI_EXAMPLES", EXAMPLES))
+PAGE = EXAMPLES.parent / "docs/examples.md"
+BLOCK = re.compile(r"```console\n\$ (python examples/(\w+)/.*)\n((?s:.*?))```")
 
 sys.path += [str(EXAMPLES / name) for name in ("pitch", "faces", "voice")]
 
@@ -21,3 +25,33 @@ def run(script, *arguments):
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout
+
+
+def printed(command, recording=None):
+    """What a command of the page prints, with the exports that are to be used."""
+    _, script, *arguments = command.split()
+    script = script[len("examples/") :]
+    arguments = [recording if argument.endswith(".whl") else argument for argument in arguments]
+    return run(script, *arguments, "--model", EXPORTS / script.partition("/")[0])
+
+
+def words(text):
+    """All but the numbers, and the spaces that align them."""
+    return re.sub(r"[-+]?\d[\d.]*", "0", text).split()
+
+
+def documented():
+    """The page's commands, the example that each is of, and what it prints."""
+    return [match.groups() for match in BLOCK.finditer(PAGE.read_text(encoding="utf-8"))]
+
+
+def write(recording):
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(
+        BLOCK.sub(lambda block: f"```console\n$ {block[1]}\n{printed(block[1], recording)}```", text),
+        encoding="utf-8",
+    )
+
+
+if __name__ == "__main__":
+    write(sys.argv[1])

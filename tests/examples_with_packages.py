@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from examples_at import EXPORTS, run
+from examples_at import EXPORTS, documented, printed, run, words
 
 import detect  # isort: skip  (found by examples_at)
 import listen  # isort: skip
@@ -72,3 +72,8 @@ def test_nobody_speaks(listener):
     noise = rng.normal(0, 0.1, 3 * listen.RATE).astype(numpy.float32)
     for sound in (noise, numpy.zeros_like(noise)):
         assert listen.spans(listen.probabilities(listener, sound)) == []
+
+
+def test_the_page_says_what_is_printed():
+    ((command, _, text),) = [line for line in documented() if line[1] == "voice"]
+    assert words(printed(command, RECORDING)) == words(text)

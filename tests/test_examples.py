@@ -8,7 +8,7 @@ import wave
 
 import numpy
 import pytest
-from examples_at import EXPORTS, run
+from examples_at import EXPORTS, documented, printed, run, words
 
 import camera  # isort: skip  (found by examples_at)
 import detect  # isort: skip
@@ -216,3 +216,17 @@ def test_the_script_follows_to_the_end(tmp_path):
     assert last.startswith("a face in 40 of 40 frames, its points off by ")
     assert float(re.search(r"off by ([\d.]+)", last)[1]) < 5
     assert detect.pixels(saved).shape == (camera.WINDOW, camera.WINDOW, 3)
+
+
+# ---- the page ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [line[0] for line in documented() if line[1] in ("pitch", "faces")])
+def test_the_page_says_what_is_printed(command):
+    ((_, _, text),) = [line for line in documented() if line[0] == command]
+    assert len(text) > 50
+    assert words(printed(command)) == words(text)
+
+
+def test_the_page_has_a_command_of_each_example():
+    assert [name for _, name, _ in documented()] == ["pitch", "faces", "faces", "voice"]
