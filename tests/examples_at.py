@@ -1,5 +1,7 @@
-"""Where the examples are, and their exports: those of the repository, or fresh ones. How docs/examples.md says
-that they are run: `python tests/examples_at.py RECORDING` writes what they print into it."""
+"""Where the examples are, and their exports: those of the repository, or fresh ones.
+
+`python tests/examples_at.py RECORDING` writes what the commands in docs/examples.md print.
+"""
 
 from __future__ import annotations
 
