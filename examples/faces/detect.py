@@ -12,10 +12,11 @@ and the third look at each square, reduced to 24 and to 48 pixels, drop what is 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib
 import numpy
 from PIL import Image, ImageDraw
 
@@ -181,9 +182,17 @@ def separate(
     return kept
 
 
+def package(name: str) -> Path:
+    """Where a package is, which is not imported."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        sys.exit(f"{name} is not installed")
+    return Path(spec.origin).parent
+
+
 def portrait() -> Path:
     """Grace Hopper, 512 by 600 pixels: a photograph of the US Navy's, in the public domain."""
-    return Path(matplotlib.get_data_path()) / "sample_data/grace_hopper.jpg"
+    return package("matplotlib") / "mpl-data/sample_data/grace_hopper.jpg"
 
 
 def pixels(photo: Path) -> numpy.ndarray:
@@ -203,14 +212,15 @@ def mark(photo: numpy.ndarray, faces: Faces) -> Image.Image:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", type=Path, default=Path(__file__).parent, help="the directory of the .pte")
-    parser.add_argument("--photo", type=Path, default=portrait())
+    parser.add_argument("--photo", type=Path)
     parser.add_argument("--least", type=int, default=40, help="the smallest face, in pixels (40)")
     parser.add_argument("--save", type=Path, help="write the photograph with the faces marked")
     arguments = parser.parse_args()
 
-    photo = pixels(arguments.photo)
+    path = arguments.photo or portrait()
+    photo = pixels(path)
     faces = FaceDetector(arguments.model, arguments.least).detect(photo)
-    print(f"{arguments.photo.name}: {photo.shape[1]} x {photo.shape[0]} pixels, {len(faces.boxes)} faces")
+    print(f"{path.name}: {photo.shape[1]} x {photo.shape[0]} pixels, {len(faces.boxes)} faces")
     for box, probability, points in zip(*faces):
         left, top, right, bottom = box
         eyes = " and ".join(f"({x:.0f}, {y:.0f})" for x, y in points[:2])

@@ -12,7 +12,6 @@ in two photographs: matplotlib's Grace Hopper and scikit-image's astronaut, Eile
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import sys
 import types
@@ -45,18 +44,10 @@ def mtcnn() -> nn.Module:
     module("torchvision.transforms", functional=None)
     module("torchvision.ops")
     module("torchvision.ops.boxes", batched_nms=batched_nms)
-    module("facenet_pytorch", __path__=[str(package("facenet_pytorch"))])
+    module("facenet_pytorch", __path__=[str(detect.package("facenet_pytorch"))])
     from facenet_pytorch.models.mtcnn import MTCNN
 
     return MTCNN(min_face_size=40, keep_all=True, select_largest=False)
-
-
-def package(name: str) -> Path:
-    """Where a package is, which is not imported."""
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:
-        sys.exit(f"{name} is not installed")
-    return Path(spec.origin).parent
 
 
 class RoundedUp(nn.Module):
@@ -93,7 +84,7 @@ def main() -> None:
 
     found = mtcnn()
     expected = {}
-    for photo in (detect.portrait(), package("skimage") / "data/astronaut.png"):
+    for photo in (detect.portrait(), detect.package("skimage") / "data/astronaut.png"):
         boxes, probabilities, points = found.detect(Image.open(photo).convert("RGB"), landmarks=True)
         expected[photo.name] = {
             "boxes": boxes.astype(float).tolist(),
