@@ -671,6 +671,17 @@ static bool is_host(PyObject *said) {
   return kind == 1 || kind == 3 || kind == 13;
 }
 
+/* Whether it is of torch's tensor class or one made of it, where the process has torch: there is more to ask
+   than __dlpack__ tells. */
+static bool is_a_tensor(PyObject *source) {
+  PyObject *torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  PyObject *type = torch == NULL ? NULL : PyObject_GetAttrString(torch, "Tensor");
+  bool is = type != NULL && PyType_Check(type) && PyType_IsSubtype(Py_TYPE(source), (PyTypeObject *)type);
+  Py_XDECREF(type);
+  PyErr_Clear();
+  return is;
+}
+
 static const char legacy[] = "dltensor", versioned[] = "dltensor_versioned";
 
 /* Asks a producer of today for a capsule; an older one, or one of a device, is left to the Python layer. */
@@ -746,7 +757,8 @@ static Answer ask_all(const Runner *runner, Given *given, bool claims) {
       answer = ask_torch(runner, &given[i]);
     } else if (runner->kinds[i] != kDouble && runner->kinds[i] != kScalar &&
                Py_TYPE(source) != runner->result_type && !PyObject_CheckBuffer(source)) {
-      bool produces = claims && PyObject_HasAttr((PyObject *)Py_TYPE(source), dlpack_name);
+      bool produces =
+          claims && !is_a_tensor(source) && PyObject_HasAttr((PyObject *)Py_TYPE(source), dlpack_name);
       answer = produces ? ask_dlpack(&given[i]) : kOdd;
     }
     if (answer != kPlain) {
