@@ -75,7 +75,7 @@ typedef struct {
 } Pin;
 
 static PyObject *obj_name, *base_name, *data_ptr_name, *nbytes_name, *resizable_name, *storage_name;
-static PyObject *dlpack_name, *dlpack_device_name, *no_arguments, *dlpack_keywords;
+static PyObject *dlpack_name, *dlpack_device_name, *release_name, *no_arguments, *dlpack_keywords;
 
 /* The deleter may be Python code, and an exception on its way. */
 static void give_back(Claimed *claimed) {
@@ -530,14 +530,30 @@ typedef struct {
   const uint64_t *log_counter;
   uint64_t logged;
   _Atomic int use;
-  unsigned long thread; /* that claimed it */
-  /* From before the runtime is given pointers until the Python layer has settled who holds what is behind
-     them: nobody else may set inputs, and if that does not come to it they are refused. */
-  bool running;
+  bool running;         /* a run is under way, for whoever uses it */
+  unsigned long thread; /* that runs it, or ran it last */
+  /* Lists of what holds inputs (Pin, and the Python layer's Memory). Who reads `held`: the runtime, in every
+     run until the inputs are replaced or the method is gone. `refused` are pointers of refused calls: some of
+     them may be installed beside some of `held`. Never handed out and put back, since Ctrl-C may come in
+     between. */
+  PyObject *held;
+  PyObject *refused;
   /* What a plain run left since the Python layer last looked: its results, or None where it was refused. */
   PyObject *left;
   bool left_clones;
 } Runner;
+
+/* Lets go of all that a list of holders holds, now: somebody's exception may keep the list. */
+static void release_all(PyObject *list) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
+    PyObject *none = PyObject_CallMethodObjArgs(PyList_GetItem(list, i), release_name, NULL);
+    Py_XDECREF(none);
+  }
+  Py_DECREF(list);
+  PyErr_Restore(type, value, traceback);
+}
 
 static void free_given(Runner *runner, Given *given) {
   for (Py_ssize_t i = 0; given != NULL && i < runner->num_inputs; ++i) {
@@ -560,6 +576,8 @@ static void runner_dealloc(PyObject *self) {
   Py_XDECREF(runner->is_neg);
   Py_XDECREF(runner->is_conj);
   Py_XDECREF(runner->left);
+  Py_XDECREF(runner->held);
+  Py_XDECREF(runner->refused);
   freefunc free_slot = (freefunc)PyType_GetSlot(type, Py_tp_free);
   free_slot(self);
   Py_DECREF(type);
@@ -570,11 +588,17 @@ static int runner_traverse(PyObject *self, visitproc visit, void *arg) {
   Py_VISIT(Py_TYPE(self));
 #endif
   Py_VISIT(((Runner *)self)->left);
+  Py_VISIT(((Runner *)self)->held);
+  Py_VISIT(((Runner *)self)->refused);
   return 0;
 }
 
 static int runner_clear(PyObject *self) {
-  Py_CLEAR(((Runner *)self)->left);
+  Runner *runner = (Runner *)self;
+  etcffi_method_refuse_inputs(runner->method); /* whoever comes to it still reads none of them */
+  Py_CLEAR(runner->left);
+  Py_CLEAR(runner->held);
+  Py_CLEAR(runner->refused);
   return 0;
 }
 
@@ -626,6 +650,12 @@ static PyObject *runner_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNU
     return PyErr_NoMemory();
   }
   memcpy(runner->kinds, kinds, (size_t)num_inputs);
+  runner->held = PyList_New(0);
+  runner->refused = PyList_New(0);
+  if (runner->held == NULL || runner->refused == NULL) {
+    Py_DECREF(runner);
+    return NULL;
+  }
   if (tensor_type != Py_None) {
     use_torch(runner, tensor_type);
   }
@@ -826,7 +856,7 @@ static PyType_Spec asked_spec = {
     .slots = asked_slots,
 };
 
-/* The inputs, with what producers have handed over in their place; None where none has. */
+/* (inputs,), with what producers have handed over in their place; None where none has. */
 static PyObject *inputs_asked(const Runner *runner, Given *given) {
   bool any = false;
   for (Py_ssize_t i = 0; i < runner->num_inputs; ++i) {
@@ -857,7 +887,7 @@ static PyObject *inputs_asked(const Runner *runner, Given *given) {
       PyList_SetItem(inputs, i, item);
     }
   }
-  return inputs;
+  return inputs == NULL ? NULL : Py_BuildValue("(N)", inputs);
 }
 
 /* ---- With the method claimed: nothing below runs Python code until the run is over ---- */
@@ -1040,19 +1070,63 @@ static PyObject *take_results(Runner *runner) {
 }
 
 /* The inputs that the runtime reads in a later run too, or NULL where memory ran out. */
-static PyObject *take_pins(Runner *runner, Given *given) {
-  PyObject *pins = PyList_New(0);
+static PyObject *take_pins(Runner *runner, Given *given, Py_ssize_t pointed_at) {
+  PyObject *pins = PyList_New(pointed_at);
+  Py_ssize_t count = 0;
   for (Py_ssize_t i = 0; pins != NULL && i < runner->num_inputs; ++i) {
     if (runner->inputs[i].pointed_at == 0) {
       continue;
     }
     PyObject *pin = make_pin(&given[i], &runner->inputs[i].memory);
-    if (pin == NULL || PyList_Append(pins, pin) != 0) {
+    if (pin == NULL) {
       Py_CLEAR(pins);
+    } else {
+      PyList_SetItem(pins, count++, pin);
     }
-    Py_XDECREF(pin);
   }
   return pins;
+}
+
+/* Nothing is run and nothing read until a whole set of inputs is there; what any set left is held until then.
+ */
+static void refuse(Runner *runner) {
+  etcffi_method_refuse_inputs(runner->method);
+  PyObject *before = runner->left;
+  Py_INCREF(Py_None);
+  runner->left = Py_None;
+  Py_XDECREF(before);
+}
+
+/* After the runtime was given pointers: settles who holds what is behind them. False, with an exception,
+   where memory ran out. */
+static bool settle(Runner *runner, Given *given, etcffi_status status) {
+  Py_ssize_t pointed_at = 0;
+  for (Py_ssize_t i = 0; i < runner->num_inputs; ++i) {
+    pointed_at += runner->inputs[i].pointed_at != 0;
+  }
+  /* A method that was busy took none of the inputs, and has those of before. */
+  bool complete = status == 0 || (status != ETCFFI_Busy && etcffi_method_has_inputs(runner->method) != 0);
+  if (complete && pointed_at == 0 && PyList_Size(runner->held) == 0) {
+    return true;
+  }
+  PyObject *pins = take_pins(runner, given, pointed_at);
+  if (pins == NULL) {
+    refuse(runner);
+    return false;
+  }
+  if (complete) {
+    PyObject *replaced = runner->held;
+    runner->held = pins;
+    release_all(replaced);
+    return true;
+  }
+  refuse(runner);
+  bool added = true;
+  for (Py_ssize_t i = 0; added && i < pointed_at; ++i) {
+    added = PyList_Append(runner->refused, PyList_GetItem(pins, i)) == 0;
+  }
+  Py_DECREF(pins);
+  return added;
 }
 
 /* Takes a reference to each input, which nobody can then change while this runs without the interpreter's
@@ -1117,49 +1191,85 @@ static bool run_claimed(Runner *runner, Given *given, int clone, etcffi_status *
 
 PyDoc_STRVAR(
     run_doc,
-    "run(inputs, clone) -> (status, results, pins), or inputs, or None\n\n"
-    "Set the inputs, run, and get the outputs, of a method that the caller holds. Where an input is\n"
-    "not plain nothing happens; the answer is a list of inputs to go on with where a DLPack producer\n"
-    "was asked, and None where none was. results is None where status is not 0; pins hold what\n"
-    "the runtime was pointed at. `running` is True from then on until settle() is called.");
+    "run(inputs, clone, held) -> results, or (status, results), or (inputs,), or None\n\n"
+    "Set the inputs, run, get the outputs, and keep what the runtime was pointed at. The list of\n"
+    "results where nothing else is to be done; with a status where the runtime has logged something,\n"
+    "or where the status is not 0 and results is None. Where an input is not plain nothing happens;\n"
+    "the answer has the inputs to go on with where a DLPack producer was asked, and is else None.\n\n"
+    "held: whether the caller holds the method (hold()). If not it is claimed here, and the answer is\n"
+    "None also where it is in use, or where a producer would have to be asked.");
+
+/* The answer to a run that the runtime was asked for; `left` keeps the results too. */
+static PyObject *answer_of(Runner *runner, Given *given, etcffi_status status, int clone) {
+  PyObject *results = status == 0 ? take_results(runner) : NULL;
+  bool failed = status == 0 && results == NULL;
+  PyObject *before = runner->left;
+  runner->left = results == NULL ? Py_None : results;
+  runner->left_clones = clone != 0;
+  Py_INCREF(runner->left);
+  Py_XDECREF(before);
+  failed = !settle(runner, given, status) || failed;
+  PyObject *answer = NULL;
+  uint64_t logged = *runner->log_counter;
+  if (failed) {
+    refuse(runner);
+  } else if (results != NULL && logged == runner->logged) {
+    answer = PyList_GetSlice(results, 0, runner->num_outputs); /* the caller's own */
+  } else {
+    answer = Py_BuildValue("(iO)", (int)status, results == NULL ? Py_None : results);
+  }
+  runner->logged = logged;
+  Py_XDECREF(results);
+  return answer;
+}
+
+/* A caller who tries again after a refusal accumulates nothing: nothing reads an incomplete set. */
+static void drop_refused(Runner *runner) {
+  PyObject *refused = runner->refused;
+  PyObject *empty = PyList_Size(refused) > 0 ? PyList_New(0) : NULL;
+  if (empty != NULL) {
+    runner->refused = empty;
+    release_all(refused);
+  }
+  PyErr_Clear();
+}
 
 static PyObject *runner_run(PyObject *self, PyObject *const *args, Py_ssize_t count) {
   Runner *runner = (Runner *)self;
-  if (count != 2) {
-    return PyErr_Format(PyExc_TypeError, "run() takes 2 arguments");
+  if (count != 3) {
+    return PyErr_Format(PyExc_TypeError, "run() takes 3 arguments");
   }
   int clone = PyObject_IsTrue(args[1]);
   if (clone < 0) {
     return NULL;
   }
+  bool held = args[2] == Py_True;
+  if ((!held && atomic_load(&runner->use) != kIdle) || runner->held == NULL || runner->refused == NULL) {
+    Py_RETURN_NONE;
+  }
   Given *given;
-  Answer answer = prepare(runner, args[0], &given, true);
-  etcffi_status status = 0;
+  Answer answer = prepare(runner, args[0], &given, held);
   PyObject *answered = NULL;
-  if (answer == kPlain && !runner->running) {
+  int idle = kIdle;
+  if (answer == kPlain && !runner->running &&
+      (held || atomic_compare_exchange_strong(&runner->use, &idle, kClaimed))) {
     runner->running = true;
+    runner->thread = PyThread_get_thread_ident();
+    drop_refused(runner);
+    etcffi_status status = 0;
     if (run_claimed(runner, given, clone, &status)) {
-      PyObject *results = NULL;
-      if (status == 0) {
-        results = take_results(runner);
-      } else {
-        Py_INCREF(Py_None);
-        results = Py_None;
-      }
-      PyObject *pins = results == NULL ? NULL : take_pins(runner, given);
-      if (pins != NULL) {
-        answered = Py_BuildValue("(iOO)", (int)status, results, pins);
-      }
-      Py_XDECREF(pins);
-      Py_XDECREF(results);
+      answered = answer_of(runner, given, status, clone);
     } else {
-      runner->running = false;
       answer = kOdd;
+    }
+    runner->running = false;
+    if (!held) {
+      atomic_store(&runner->use, kIdle);
     }
   } else if (answer == kPlain) {
     answer = kOdd;
   } else if (answer == kRaised) {
-    runner->running = true; /* unsettled: any call that is refused leaves the inputs incomplete */
+    refuse(runner); /* any call that is refused leaves the inputs incomplete */
   }
   if (answer == kOdd) {
     answered = inputs_asked(runner, given);
@@ -1168,93 +1278,20 @@ static PyObject *runner_run(PyObject *self, PyObject *const *args, Py_ssize_t co
   return answered;
 }
 
-PyDoc_STRVAR(
-    quick_doc,
-    "quick(inputs, clone) -> results, or (status, results), or None\n\n"
-    "The same for a method that has planned inputs and scalars only, so that nothing is pointed at,\n"
-    "and that nobody holds: claim it, run it, let go of it. The list of results where nothing else\n"
-    "is to be done; None, and nothing happened, where an input is not plain, or a DLPack producer's,\n"
-    "or the method is in use. Otherwise the runtime has logged something, or the status is not 0.");
-
-static void leave_behind(Runner *runner, PyObject *results, int clone) {
-  PyObject *before = runner->left;
-  Py_INCREF(results);
-  runner->left = results;
-  runner->left_clones = clone != 0;
-  Py_XDECREF(before);
-}
-
-static PyObject *runner_quick(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-  Runner *runner = (Runner *)self;
-  if (count != 2) {
-    return PyErr_Format(PyExc_TypeError, "quick() takes 2 arguments");
-  }
-  int clone = PyObject_IsTrue(args[1]);
-  if (clone < 0) {
-    return NULL;
-  }
-  if (atomic_load(&runner->use) != kIdle) {
-    Py_RETURN_NONE;
-  }
-  Given *given;
-  Answer answer = prepare(runner, args[0], &given, false);
-  PyObject *answered = NULL;
-  int idle = kIdle;
-  if (answer == kPlain && atomic_compare_exchange_strong(&runner->use, &idle, kClaimed)) {
-    runner->thread = PyThread_get_thread_ident();
-    etcffi_status status = 0;
-    if (run_claimed(runner, given, clone, &status)) {
-      PyObject *results = status == 0 ? take_results(runner) : NULL;
-      leave_behind(runner, results == NULL ? Py_None : results, clone);
-      uint64_t logged = *runner->log_counter;
-      if (results != NULL && logged == runner->logged) {
-        answered = PyList_GetSlice(results, 0, runner->num_outputs); /* the caller's own */
-      } else if (results != NULL) {
-        answered = Py_BuildValue("(iO)", (int)status, results);
-      } else if (status != 0) {
-        answered = Py_BuildValue("(iO)", (int)status, Py_None);
-      }
-      runner->logged = logged;
-      Py_XDECREF(results);
-    } else {
-      answer = kOdd;
-    }
-    atomic_store(&runner->use, kIdle);
-  } else if (answer == kPlain) {
-    answer = kOdd;
-  }
-  put_back(runner, given);
-  if (answer == kOdd) {
-    Py_RETURN_NONE;
-  }
-  return answered;
-}
-
-PyDoc_STRVAR(
-    hold_doc,
-    "hold() -> None, or (clones, results), or whether this thread is the one that runs it\n\n"
-    "Keep quick() from running until let_go(). None or what quick runs have left since the last\n"
-    "time: results, or None in their place where the inputs were refused. A bool, and the method is\n"
-    "not held, where one is under way.");
+PyDoc_STRVAR(hold_doc,
+             "hold() -> None, or whether this thread is the one that runs it\n\n"
+             "Keep run() from claiming the method until let_go(). A bool, and the method is not held,\n"
+             "where a run is under way.");
 
 static PyObject *runner_hold(PyObject *self, PyObject *Py_UNUSED(none)) {
   Runner *runner = (Runner *)self;
   int use = atomic_load(&runner->use);
   do {
-    if (use < 0) {
+    if (use < 0 || runner->running) {
       return PyBool_FromLong(runner->thread == PyThread_get_thread_ident());
     }
   } while (!atomic_compare_exchange_weak(&runner->use, &use, use + 1));
-  if (runner->left == NULL) {
-    Py_RETURN_NONE;
-  }
-  PyObject *left = runner->left;
-  runner->left = NULL;
-  PyObject *answer = Py_BuildValue("(ON)", runner->left_clones ? Py_True : Py_False, left);
-  if (answer == NULL) {
-    atomic_fetch_sub(&runner->use, 1);
-  }
-  return answer;
+  Py_RETURN_NONE;
 }
 
 static PyObject *runner_let_go(PyObject *self, PyObject *Py_UNUSED(none)) {
@@ -1262,13 +1299,38 @@ static PyObject *runner_let_go(PyObject *self, PyObject *Py_UNUSED(none)) {
   Py_RETURN_NONE;
 }
 
-static PyObject *runner_settle(PyObject *self, PyObject *Py_UNUSED(none)) {
-  ((Runner *)self)->running = false;
+static PyObject *runner_left(PyObject *self, void *Py_UNUSED(closure)) {
+  Runner *runner = (Runner *)self;
+  if (runner->left == NULL) {
+    Py_RETURN_NONE;
+  }
+  return Py_BuildValue("(OO)", runner->left_clones ? Py_True : Py_False, runner->left);
+}
+
+static PyObject *runner_forget(PyObject *self, PyObject *Py_UNUSED(none)) {
+  Py_CLEAR(((Runner *)self)->left);
   Py_RETURN_NONE;
 }
 
-static PyObject *runner_is_running(PyObject *self, void *Py_UNUSED(closure)) {
-  return PyBool_FromLong(((Runner *)self)->running);
+static PyObject *get_list(PyObject *self, void *closure) {
+  Runner *runner = (Runner *)self;
+  PyObject *list = closure == NULL ? runner->held : runner->refused;
+  Py_XINCREF(list);
+  return list != NULL ? list : PyList_New(0); /* a collector has been here */
+}
+
+static int set_list(PyObject *self, PyObject *value, void *closure) {
+  Runner *runner = (Runner *)self;
+  if (value == NULL || !PyList_CheckExact(value)) {
+    PyErr_SetString(PyExc_TypeError, "expected a list");
+    return -1;
+  }
+  PyObject **place = closure == NULL ? &runner->held : &runner->refused;
+  PyObject *before = *place;
+  Py_INCREF(value);
+  *place = value;
+  Py_XDECREF(before);
+  return 0;
 }
 
 static PyObject *runner_exchanges(PyObject *self, void *Py_UNUSED(closure)) {
@@ -1277,16 +1339,17 @@ static PyObject *runner_exchanges(PyObject *self, void *Py_UNUSED(closure)) {
 
 static PyGetSetDef runner_getset[] = {
     {"exchanges", runner_exchanges, NULL, "Whether it makes torch tensors of results on the host.", NULL},
-    {"running", runner_is_running, NULL, "Whether run() is under way, or not settled.", NULL},
+    {"left", runner_left, NULL, "What runs left: None, or (clones, results or None).", NULL},
+    {"held", get_list, set_list, "What holds the inputs.", NULL},
+    {"refused", get_list, set_list, "What holds inputs of refused calls.", (void *)1},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMethodDef runner_methods[] = {
     {"run", (PyCFunction)(void (*)(void))runner_run, METH_FASTCALL, run_doc},
-    {"quick", (PyCFunction)(void (*)(void))runner_quick, METH_FASTCALL, quick_doc},
     {"hold", runner_hold, METH_NOARGS, hold_doc},
     {"let_go", runner_let_go, METH_NOARGS, "End what hold() began."},
-    {"settle", runner_settle, METH_NOARGS, "What run() was pointed at is held from now on."},
+    {"forget", runner_forget, METH_NOARGS, "`left` was taken over, or counts no more."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1329,6 +1392,7 @@ static int execute(PyObject *module) {
       {&storage_name, "untyped_storage"},
       {&dlpack_name, "__dlpack__"},
       {&dlpack_device_name, "__dlpack_device__"},
+      {&release_name, "release"},
   };
   for (size_t i = 0; i < sizeof(names) / sizeof(*names); ++i) {
     *names[i].name = PyUnicode_InternFromString(names[i].text);

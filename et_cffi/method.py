@@ -95,9 +95,9 @@ class Method:
         )
         # Who reads these: the runtime, in every run until the inputs are replaced or the method is gone.
         # Inputs that were copied inside the call are not among them.
-        self._held: list[Held] = []
+        self._held_here: list[Held] = []
         # Pointers of a refused call: some of them may be installed beside some of _held.
-        self._held_refused: list[Held] = []
+        self._refused_here: list[Held] = []
         # Reading the outputs of an execution twice gives the same objects.
         self._results: Results = {}
         # Held by the thread that uses the method; reentrant, since a call is made of several steps.
@@ -113,10 +113,10 @@ class Method:
         # Where CPython and PyPy part: by CPython's C API, a run that is plain takes a fraction of the time.
         # What is lent out of a caller's planned memory has to hold it, which the runner knows nothing of.
         self._runner = self._make_runner() if cpython and planned is None else None
-        # The shortest way, where no input is ever pointed at: there is then nothing to settle after it.
-        self._quick = (
-            self._runner.quick if self._runner is not None and self._is_quick(self._runner) else None
-        )
+        # The shortest way, where nothing is left to do in Python.
+        self._quick: Any = None
+        if self._runner is not None and (self._torch is None or self._makes_torch(self._runner)):
+            self._quick = self._runner.run
         self._plain: Any = None
         if cpython is None and self._torch is None and not self._may_point_at and self._has_tensors_only():
             from et_cffi._plain import PlainInputs
@@ -129,16 +129,38 @@ class Method:
         kinds = [meta.input_kind(i) for i in range(meta.num_inputs())]
         return set(kinds + [meta.output_kind(i) for i in range(self._num_outputs)]) <= {"Tensor"}
 
-    def _is_quick(self, runner: Any) -> bool:
-        """Whether nothing is left to do in Python after a run: no input is pointed at, and the results are
-        what the runner makes."""
+    def _makes_torch(self, runner: Any) -> bool:
+        """Whether the runner makes all of the torch tensors that are results."""
         meta = self._metadata
-        on_host = all(
+        return bool(runner.exchanges) and all(
             meta.output_tensor_meta(i).device == CPU
             for i in range(meta.num_outputs())
             if meta.output_kind(i) == "Tensor"
         )
-        return not self._may_point_at and (self._torch is None or (runner.exchanges and on_host))
+
+    # What holds inputs is the runner's where there is one: it replaces them too, without the Python layer.
+
+    @property
+    def _held(self) -> list[Held]:
+        return self._held_here if self._runner is None else self._runner.held
+
+    @_held.setter
+    def _held(self, held: list[Held]) -> None:
+        if self._runner is None:
+            self._held_here = held
+        else:
+            self._runner.held = held
+
+    @property
+    def _held_refused(self) -> list[Held]:
+        return self._refused_here if self._runner is None else self._runner.refused
+
+    @_held_refused.setter
+    def _held_refused(self, held: list[Held]) -> None:
+        if self._runner is None:
+            self._refused_here = held
+        else:
+            self._runner.refused = held
 
     def _make_runner(self) -> Any:
         """What runs the method by CPython's C API, where its outputs are tensors and numbers; else None."""
@@ -191,7 +213,7 @@ class Method:
         """
         quick = self._quick
         if quick is not None and out is None and inputs is not _NOT_GIVEN:
-            ran = quick(inputs, clone_outputs)
+            ran = quick(inputs, clone_outputs, False)
             if type(ran) is list:
                 return ran
             if ran is not None:
@@ -207,11 +229,9 @@ class Method:
             if inputs is _NOT_GIVEN:
                 return self._read(handle, clone, run=True)
             if self._runner is not None:
-                ran = self._runner.run(inputs, clone)
-                if type(ran) is tuple:
-                    return self._ran(handle, clone, *ran)
+                ran = self._runner.run(inputs, clone, True)
                 if ran is not None:
-                    return self._run_asked(handle, ran, clone)
+                    return self._ran(handle, clone, ran)
             return self._run(handle, inputs, clone)
         finally:
             self._leave()
@@ -296,7 +316,7 @@ class Method:
         """
         self._hold()
         try:
-            if self._calls or self._unsettled():
+            if self._calls or self._running:
                 raise MethodStateError(
                     f"the method '{self._metadata.name()}' is running and cannot be closed"
                 )
@@ -342,10 +362,26 @@ class Method:
             if not left:
                 raise ThreadError(_OTHER_THREAD.format(self._metadata.name()))
             raise MethodStateError(_IN_A_RUN.format(self._metadata.name()))
+        self._take_left()
+
+    def _take_left(self) -> None:
+        """Takes over what plain runs gave since the last time, or that the last one was refused."""
+        left = self._runner.left if self._runner is not None else None
         if left is not None:
-            # What plain runs gave since the last time, or that the last one was refused.
             clones, results = left
-            self._results = {} if results is None else {clones: results}
+            if results is not None and self._torch is not None:
+                # What the runner has not made torch's already.
+                results = [
+                    to_torch(self._torch, result) if type(result) is TensorBuffer else result
+                    for result in results
+                ]
+            self._replace_results({} if results is None else {clones: results})
+
+    def _replace_results(self, results: Results) -> Results:
+        self._results = results
+        if self._runner is not None:
+            self._runner.forget()
+        return results
 
     def _let_go(self) -> None:
         if self._runner is not None:
@@ -358,7 +394,7 @@ class Method:
         try:
             if self._destructor.done:
                 raise MethodStateError(f"the method '{self._metadata.name()}' is closed")
-            if self._unsettled():
+            if self._running:
                 raise MethodStateError(_IN_A_RUN.format(self._metadata.name()))
             if self._planned is not None:
                 self._planned.check()
@@ -369,21 +405,23 @@ class Method:
         return self._handle
 
     def _leave(self) -> None:
-        if self._unsettled():
+        if self._running:
             # An exception (Ctrl-C, no memory) came before it was settled what to hold: nothing is read.
             lib.etcffi_method_refuse_inputs(self._handle)
-            self._results = {}
-            self._settle()
+            self._replace_results({})
+            self._running = False
         self._calls -= 1
         self._let_go()
 
-    def _unsettled(self) -> bool:
-        return self._running or (self._runner is not None and self._runner.running)
-
-    def _settle(self) -> None:
-        self._running = False
-        if self._runner is not None:
-            self._runner.settle()
+    def _ran(self, handle: Any, clone: bool, ran: Any) -> list[Any]:
+        """Ends a run of the runner's."""
+        if type(ran) is tuple:
+            if len(ran) == 1:
+                return self._run_asked(handle, ran[0], clone)
+            check(ran[0])
+            forward_log()
+        self._take_left()
+        return self._results[clone].copy()
 
     def _run(self, handle: Any, inputs: Any, clone: bool) -> list[Any]:
         # Taken, not shared: a finaliser or a producer may use the method in the middle of this.
@@ -465,8 +503,7 @@ class Method:
                 for index, source in enumerate(given):
                     described.append(writer.write(values, index, source))
             self._running = True
-            results: Results = {}
-            self._results = results
+            results = self._replace_results({})
             # Describing one of them may have run code that moved another.
             if len(described) > 1 and _have_moved(described):
                 raise MemoryMovedError(_MOVED)
@@ -502,38 +539,16 @@ class Method:
         if complete:
             replaced = self._held + self._held_refused
             self._held, self._held_refused = pointed_at, []
-            self._settle()
+            self._running = False
             for held in replaced:
                 held.release()
         else:
             lib.etcffi_method_refuse_inputs(handle)
-            self._results = {}
+            self._replace_results({})
             # The runtime may have taken some of them before it refused: both sets are kept until a whole
             # one has replaced them.
             self._held_refused += pointed_at
-            self._settle()
-
-    def _ran(self, handle: Any, clone: bool, status: int, results: list[Any], pins: list[Held]) -> list[Any]:
-        kept: Results = {}
-        self._results = kept
-        if self._held_refused:
-            self._drop_refused()
-        complete = self._took_them(handle, status)
-        try:
-            if status:
-                # Never kept in a variable: its traceback would lead back to that, and to the inputs.
-                raise failure(status)
-        finally:
-            self._replace_inputs(handle, pins, complete)
-        forward_log()
-        if self._torch is not None:
-            # What the runner has not made torch's already.
-            results = [
-                to_torch(self._torch, result) if type(result) is TensorBuffer else result
-                for result in results
-            ]
-        kept[clone] = results
-        return results.copy()
+            self._running = False
 
     def _new_output_values(self) -> Any:
         return ffi.new("etcffi_value[]", self._num_outputs)
@@ -561,7 +576,7 @@ class Method:
         moved = _have_moved(self._held)
         status = 0
         if run and not moved:
-            self._results = {}
+            self._replace_results({})
             if placement is not None:
                 status = _Run(clone, values, placement)(handle, ffi.NULL, 0)
             else:

@@ -99,6 +99,32 @@ def test_a_second_thread_is_refused_by_the_c_api_too(backend, use):
     numpy.testing.assert_array_equal(running.outputs[0], SUM)
 
 
+class RunningInC(Running):
+    """The same, by the C API: the Python layer knows nothing of it."""
+
+    def _run(self):
+        self.outputs = lib.etcffi_method_execute(self.method._handle)
+
+
+def test_a_run_that_finds_the_method_busy(backend):
+    """It took none of its inputs, and the method has those of before, which are kept. Fails where they are let
+    go of (cpython.c, settle: `status != ETCFFI_Busy`)."""
+    Runtime.get().backend_registry.set_input_needs(backend.name(5), padding=0, alignment=1)
+    method = backend.load(5)
+    before, refused = Source(POINTED_AT["numpy"], X), Source(POINTED_AT["numpy"], X)
+    method.set_inputs([before.give(), Y, Z])
+    before.forget()
+    with RunningInC(backend, method) as running:
+        with pytest.raises(ThreadError, match="another thread"):
+            method.execute([refused.give(), Y, Z])
+        refused.forget()
+        assert before.alive()
+        assert not refused.alive()
+    assert running.outputs == 0
+    numpy.testing.assert_array_equal(method.execute([X, Y, Z])[0], SUM)
+    assert not before.alive()
+
+
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_use_in_the_middle_of_a_run_is_refused(backend, use):
     """By the very thread that runs: a kernel or a backend that calls back. Fails where execute does not say

@@ -192,21 +192,11 @@ class BusyLib:
     """The C library, for which the method is in use by a thread that does not go by way of Python, or shares
     its state with one that is."""
 
-    running = False
-
     def __getattr__(self, name):
         return getattr(lib, name)
 
     def etcffi_method_set_inputs(self, *arguments):
         return lib.ETCFFI_Busy
-
-    def run(self, *arguments):
-        return lib.ETCFFI_Busy, None, []
-
-    def hold(self):
-        return None
-
-    let_go = settle = hold
 
     etcffi_method_run = etcffi_method_set_inputs
 
@@ -214,15 +204,18 @@ class BusyLib:
 @SET
 def test_inputs_that_a_busy_method_did_not_take(set_them, monkeypatch):
     """It has those of before, and these are kept. Fails where its whole set is taken for the new one
-    (method.py, _took_them), so that what the runtime points at is let go of."""
+    (method.py, _took_them), so that what the runtime points at is let go of. (Of a run by CPython's C API:
+    test_one_thread_at_a_time.py, test_a_run_that_finds_the_method_busy.)"""
     method = load("add_unplanned")
     before, refused = Source(POINTED_AT["numpy"], X), Source(POINTED_AT["numpy"], OTHER)
     set_them(method, [before.give(), Y])
+    # A subclass of list is not plain.
+    given = type("Inputs", (list,), {})([refused.give(), Y])
     with monkeypatch.context() as patched:
         patched.setattr(et_cffi.method, "lib", BusyLib())
-        patched.setattr(method, "_runner", method._runner and BusyLib())
         with pytest.raises(ThreadError):
-            set_them(method, [refused.give(), Y])
+            set_them(method, given)
+    del given[:]
     before.forget()
     refused.forget()
     assert before.alive()
