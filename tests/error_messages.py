@@ -1,7 +1,7 @@
 """The messages of all errors, as the sources have them: what varies in one is written as `…`.
 
-A message that is made of several parts is put together: the ways of a conditional are messages of their own,
-unless they differ in a word only, and a variable that was made of words in the same function stands for these.
+A message that is made of several parts is put together. The ways of a conditional are messages of their own,
+unless they differ in a word only. A variable that was made of words in the same function stands for these.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def either(ways):
     return [HOLE] if all(len(way) <= A_WORD for way in ways) else ways
 
 
-# ---- Python -------------------------------------------------------------------------------------------------
+# ---- Python ------------------------------------------------------------------------------------------------
 
 
 def python_texts(node, constants):
@@ -86,12 +86,12 @@ def python_messages(path):
             yield kind, before + " ".join(text.split()), f"{path.relative_to(ROOT)}:{node.lineno}"
 
 
-# ---- C and C++ ----------------------------------------------------------------------------------------------
+# ---- C and C++ ---------------------------------------------------------------------------------------------
 
 LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"')
 COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|/\*.*?\*/|//[^\n]*', re.DOTALL)
 
-# How the sources fail: which argument has the words, and which says the exception; and what the function adds.
+# How the sources fail: which argument has the words, which says the exception, and what the function adds.
 FAIL, CHECK, RAISE = (1, 0, "", ""), (1, None, "", f" failed with {HOLE} ({HOLE})"), (1, 0, "", "")
 DAMAGED = f"{HOLE} is damaged: "
 CALLS = {
@@ -144,7 +144,10 @@ def arguments(text, start):
 
 
 def c_texts(expression, variables):
-    """The ways that a text may read. Conditionals on the same condition go the same way."""
+    """The ways that a text may read. Conditionals on the same condition go the same way.
+
+    `variables` has the text of each variable, and the expression that each function of words returns.
+    """
     asked = {}
     c_text(expression, variables, asked)
     ways = itertools.product((True, False), repeat=len(asked))
@@ -172,6 +175,9 @@ def c_text(expression, variables, chosen):
     words = LITERAL.findall(expression)
     if words and not LITERAL.sub("", expression).strip():
         return squeezed("".join(ast.literal_eval(word) for word in words))
+    called = re.fullmatch(r"(\w+)\(\w+\)", expression)
+    if called and called[1] in variables:
+        return c_text(variables[called[1]], {}, chosen)
     return variables.get(expression, HOLE)
 
 
@@ -187,6 +193,11 @@ def exception_of(status):
 def c_messages(path):
     text = COMMENT.sub(lambda match: match[1] or "", path.read_text(encoding="utf-8"))
     calls = {**CALLS[""], **CALLS.get(path.name, {})}
+    # A function that does nothing but say words.
+    returning = r"^(?:std::string|const char \*) ?(\w+)\([^)]*\) \{\s*return ([^;]*);\s*\}"
+    sayings = dict(re.findall(returning, text, re.MULTILINE))
+    # Words that a name may begin with are a part of the name.
+    sayings = {name: re.sub(r'^\([^()]* \? "[^"]*" : ""\) \+', "", said) for name, said in sayings.items()}
     frames = {f"{DAMAGED}{HOLE}"} if path.name == "validate.cpp" else set()
     frames |= {squeezed(before + HOLE) for _, _, before, _ in CALLS.get(path.name, {}).values()}
     names = "|".join(re.escape(name) for name in sorted(calls, key=len, reverse=True))
@@ -200,12 +211,8 @@ def c_messages(path):
             continue
         kind = exception_of(given[status] if isinstance(status, int) else status)
         function = text.rfind("\n}\n", 0, match.start()) + 1
-        variables = {
-            made[1]: c_text(made[2], {}, {})
-            for made in re.finditer(
-                r"const std::string (\w+) =(.*?);", text[function : match.start()], re.DOTALL
-            )
-        }
+        made = re.finditer(r"const std::string (\w+) =(.*?);", text[function : match.start()], re.DOTALL)
+        variables = {**sayings, **{one[1]: c_text(one[2], sayings, {}) for one in made}}
         for words in c_texts(given[place], variables):
             if match[1].startswith("PyErr"):
                 words = re.sub(r"%[.*]*[a-zA-Z]", HOLE, words)

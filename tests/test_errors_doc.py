@@ -94,7 +94,7 @@ def test_every_answer_of_the_runtime_is_in_the_table():
         assert ffi.string(lib.etcffi_status_name(number)).decode() == name
 
 
-# ---- the reading of the sources, which the tests above rest on ----------------------------------------------
+# ---- the reading of the sources, which the tests above rest on ---------------------------------------------
 
 
 def test_python_is_read(tmp_path, monkeypatch):
