@@ -83,8 +83,8 @@ def build_wheel(session: nox.Session) -> None:
 
 @nox.session(python=TORCH_PYTHON)
 def readme(session: nox.Session) -> None:
-    """The README's two commands, as they are written, in a copy of the tree that was never built; then what the
-    other pages say to install or build (`sh install`)."""
+    """The README's two commands, as they are written, in a copy of the tree that was never built; then what
+    the other pages say to install or build (`sh install`)."""
     copy = Path(session.create_tmp()).resolve() / "tree"
     shutil.rmtree(copy, ignore_errors=True)
     session.run("git", "clone", "-q", str(ROOT), str(copy), external=True)
