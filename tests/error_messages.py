@@ -56,6 +56,8 @@ def python_texts(node, constants):
         return either(python_texts(node.body, constants) + python_texts(node.orelse, constants))
     if isinstance(node, ast.Name):
         return constants.get(node.id, [HOLE])
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".format"):
+        return [re.sub(r"\{.*?\}", HOLE, text) for text in python_texts(node.func.value, constants)]
     return [HOLE]
 
 

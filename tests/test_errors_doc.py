@@ -102,15 +102,18 @@ def test_python_is_read(tmp_path, monkeypatch):
     source = tmp_path / "x.py"
     source.write_text(
         "W = 'a constant'\n"
+        "V = 'the method {} is {:x}'\n"
         "def f(x):\n"
         "    raise ShapeError(f'it has {len(x)} and {x!r}' + ('; turn it round' if x else '; leave it be'))\n"
         "    raise errors.DtypeError(W) from None\n"
+        "    raise ThreadError(V.format(x.name(), 1))\n"
         "    raise failure(status)\n"
     )
     assert {(kind, text) for kind, text, _ in python_messages(source)} == {
         ("ShapeError", "it has … and …; turn it round"),
         ("ShapeError", "it has … and …; leave it be"),
         ("DtypeError", "a constant"),
+        ("ThreadError", "the method … is …"),
     }
     source.write_text("raise whatever\n")
     with pytest.raises(AssertionError, match="what are the words"):
