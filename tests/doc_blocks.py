@@ -12,6 +12,7 @@ A fence says what its block is: a language, and words that say where it runs. Wh
     sh                  run by bash, which stops at the first failure
     sh install          run by `nox -s readme`, in a clone and an environment of its own
     sh nox              `nox -s NAME`, and nothing else: the session has to exist, and CI runs it
+    sh export           `nox -s torch` exports so: it has to name the same packages, and the scripts have to exist
     sh gpu              read by bash; to run it takes a GPU
     console             commands after "$ ", and exactly what they print
     c, cpp              compiled
@@ -41,12 +42,16 @@ import native_build
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-OWN_TESTS = {"docs/cli.md"}  # whose console blocks tests/test_cli_docs.py runs, as times differ
+# Pages whose console blocks print what differs from run to run, and the files that run them.
+OWN_TESTS = {
+    "docs/cli.md": ["test_cli_docs.py"],
+    "docs/examples.md": ["test_examples.py", "examples_with_packages.py"],
+}
 
 PYTHON = {"", "continued", "cpython", "cpython continued", "torch", "torch continued"}
 KINDS = {
     "python": PYTHON | {"device", "gpu", "declaration"},
-    "sh": {"", "install", "nox", "gpu"},
+    "sh": {"", "install", "nox", "export", "gpu"},
     "console": {""},
     "c": {""},
     "cpp": {""},
@@ -163,7 +168,7 @@ def run_page(blocks: list[Block], directory: Path, torch: bool) -> list[Block]:
             assert not target.is_symlink() and target.resolve().is_relative_to(directory.resolve())
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(block.text, encoding="utf-8")
-        elsewhere = {"device", "gpu", "declaration", "install", "nox"} & set(block.words.split())
+        elsewhere = {"device", "gpu", "declaration", "install", "nox", "export"} & set(block.words.split())
         if block.file or elsewhere or ("torch" in block.words) is not torch:
             continue
         if "cpython" in block.words and sys.implementation.name != "cpython":
@@ -204,3 +209,9 @@ def check(block: Block, directory: Path, sessions: set[str]) -> None:
             for line in block.text.splitlines():
                 words = shlex.split(line, comments=True)
                 assert words[:2] == ["nox", "-s"] and words[2] in sessions, f"{block.place}: {line}"
+        elif block.words == "export":
+            installed = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+            packages = re.findall(r"[\w.-]+==[\w.]+", block.text)
+            scripts = re.findall(r"\bpython (\S+)", block.text)
+            assert packages and all(package in installed for package in packages), block.place
+            assert scripts and all((ROOT / script).is_file() for script in scripts), block.place

@@ -57,7 +57,11 @@ def test_every_block_is_well_formed(tmp_path):
 def test_blocks_that_run_elsewhere_are_where_they_are_looked_for():
     assert {block.page for block in ALL if block.words == "device"} == {"docs/device.md"}
     assert {block.page for block in ALL if block.words == "declaration"} == {"docs/api.md"}
-    assert {block.page for block in ALL if block.language == "console"} >= doc_blocks.OWN_TESTS
+    for page, files in doc_blocks.OWN_TESTS.items():
+        assert any(block.page == page and block.language == "console" for block in ALL)
+        for file in files:
+            text = (ROOT / "tests" / file).read_text(encoding="utf-8")
+            assert page.rpartition("/")[2] in text or "documented()" in text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -130,6 +134,8 @@ NOT_WELL_FORMED = {
     "a declaration": ("python", "declaration", "", "f(x: int -> str\n"),
     "sh": ("sh", "install", "", "if\n"),
     "nox": ("sh", "nox", "", "nox -s nothing\n"),
+    "export": ("sh", "export", "", "pip install executorch==0.1\npython examples/voice/export.py\n"),
+    "no script": ("sh", "export", "", "pip install executorch==1.5.1\npython examples/voice/no.py\n"),
     "another command": ("sh", "nox", "", "nox -s lint\nmake\n"),
     "json": ("json", "", "", "{'a': 1}\n"),
     "c": ("c", "", "", "#include <et_cffi.h>\nint main(void) { return etcffi_no_such(); }\n"),
