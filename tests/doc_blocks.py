@@ -12,7 +12,7 @@ A fence says what its block is: a language, and words that say where it runs. Wh
     sh                  run by bash, which stops at the first failure
     sh install          run by `nox -s readme`, in a clone and an environment of its own
     sh nox              `nox -s NAME`, and nothing else: the session has to exist, and CI runs it
-    sh export           `nox -s torch` exports so: it has to name the same packages, and the scripts have to exist
+    sh export           `nox -s torch` does the same; the packages have to be its own, the scripts to exist
     sh gpu              read by bash; to run it takes a GPU
     console             commands after "$ ", and exactly what they print
     c, cpp              compiled
