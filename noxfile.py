@@ -1,6 +1,7 @@
 """Every configuration that has to hold, one session each. `.ci/run` runs them all; `nox -s NAME` runs one.
 
 nox -s lint            formatting, types, warnings, generated files
+nox -s readme          what README.md and the other pages say to type in order to install and build
 nox -s tests-3.12      the torch-free suite, from the one abi3 wheel (3.9 to 3.13)
 nox -s pypy            the same suite on PyPy, built from source
 nox -s torch           export afresh, compare, and the tests that need torch in the process
@@ -12,11 +13,14 @@ nox -s leaks           count every reference, in a debug build of CPython
 
 from __future__ import annotations
 
-import re
 import shutil
+import sys
 from pathlib import Path
 
 import nox
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "tests"))
+import doc_blocks
 
 nox.options.error_on_missing_interpreters = True
 nox.options.reuse_venv = "yes"
@@ -79,16 +83,20 @@ def build_wheel(session: nox.Session) -> None:
 
 @nox.session(python=TORCH_PYTHON)
 def readme(session: nox.Session) -> None:
-    """The README's two commands, as they are written, in a copy of the tree that was never built."""
-    commands = re.findall(r"^```sh\n(.+?)\n```$", (ROOT / "README.md").read_text(), re.MULTILINE)[:2]
+    """The README's two commands, as they are written, in a copy of the tree that was never built; then what
+    the other pages say to install or build (`sh install`)."""
     copy = Path(session.create_tmp()).resolve() / "tree"
     shutil.rmtree(copy, ignore_errors=True)
     session.run("git", "clone", "-q", str(ROOT), str(copy), external=True)
     session.chdir(copy)
-    printed = [session.run("bash", "-ec", command, external=True, silent=True) for command in commands]
-    if len(printed) != 2 or "argmax 7" not in str(printed[0]):
-        session.error(f"the first command did not print the digit: {printed[:1]}")
-    session.log(str(printed[1]).strip().splitlines()[-1])
+    for page in doc_blocks.PAGES:
+        for block in doc_blocks.read(page):
+            if block.language == "sh" and block.words == "install":
+                session.log(block.place)
+                printed = str(session.run("bash", "-ec", block.text, external=True, silent=True))
+                if "et_cffi run tests/models/digits.pte" in block.text and "argmax 7" not in printed:
+                    session.error(f"the first command did not print the digit: {printed}")
+                session.log(printed.strip().splitlines()[-1] if printed.strip() else "(nothing printed)")
 
 
 @nox.session(python=TORCH_PYTHON)

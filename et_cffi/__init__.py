@@ -1,11 +1,12 @@
 """Run ExecuTorch programs (.pte) with plain memory and no PyTorch.
 
 ```python
+import numpy
 from et_cffi import Runtime
 
-method = Runtime.get().load_program("model.pte").load_method("forward")
-result = method.execute([array])[0]
-values = numpy.asarray(result)
+method = Runtime.get().load_program("tests/models/digits.pte").load_method("forward")
+result = method.execute([numpy.load("tests/models/digit.npy")])[0]
+scores = numpy.asarray(result)
 ```
 """
 

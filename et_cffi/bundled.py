@@ -3,7 +3,7 @@
 ```python
 from et_cffi import bundled
 
-for report in bundled.load("model.bpte").verify():
+for report in bundled.load("tests/models/add_bundled.bpte").verify():
     print(report)
 ```
 

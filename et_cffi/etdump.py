@@ -1,8 +1,12 @@
 """Reads ETDump files: what a program's methods did, and how long it took.
 
 ```python
-from et_cffi import etdump
+import numpy
+from et_cffi import Runtime, etdump
 
+program = Runtime.get().load_program("tests/models/digits.pte", enable_etdump=True)
+program.load_method("forward").execute(numpy.load("tests/models/digit.npy"))
+program.write_etdump_result_to_file("model.etdp")
 for run in etdump.read("model.etdp").runs:
     for operator in run.operators:
         print(run.name, operator.instruction, operator.name, operator.nanoseconds)

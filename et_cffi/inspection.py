@@ -3,7 +3,7 @@
 ```python
 from et_cffi import Runtime, inspection
 
-program = Runtime.get().load_program("model.pte")
+program = Runtime.get().load_program("tests/models/digits.pte")
 for method in inspection.inspect(program).methods:
     print(method.name, method.missing_operators, method.missing_backends)
 ```

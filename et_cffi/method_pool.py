@@ -23,9 +23,16 @@ class MethodPool:
     the runtime's thread pool and gain little from several methods: set `et_cffi.set_num_threads(1)` beside a
     pool.
 
-        with MethodPool(program, "forward", 4) as pool:
-            for outputs in pool.map(batches):
-                ...
+    ```python
+    import numpy
+    from et_cffi import MethodPool, Runtime
+
+    program = Runtime.get().load_program("tests/models/digits.pte")
+    images = [numpy.load("tests/models/digit.npy")] * 8
+    with MethodPool(program, "forward", 4) as pool:
+        for (scores,) in pool.map(images):
+            print(numpy.asarray(scores).argmax())  # 7
+    ```
 
     Args:
         program: where the methods are loaded from.

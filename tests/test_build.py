@@ -280,6 +280,22 @@ def test_a_deleted_library_is_refused_by_name(other):
 
 
 @linux_only
+def test_a_library_beside_the_same_libexecutorch_is_looked_at_too(other):
+    """1.5.0 and 1.5.1 have the same libexecutorch, and other libraries beside it."""
+    shutil.copy(LIB / "libexecutorch.so", other)
+    beside = other.with_name("libexecutorch_threadpool.so")
+    beside.write_bytes((LIB / beside.name).read_bytes() + b"\0")
+    load = f"import ctypes; ctypes.CDLL({str(other)!r}); ctypes.CDLL({str(beside)!r})"
+    done = child(f"{load}; import et_cffi")
+    assert done.returncode == 1
+    assert "unknown version" in done.stderr and str(beside) in done.stderr and str(LIB) in done.stderr
+    # What is not brought along is not looked at.
+    beside.rename(beside.with_name("libexecutorch_of_somebody.so"))
+    done = child(f"{load.replace(beside.name, 'libexecutorch_of_somebody.so')}; import et_cffi")
+    assert done.returncode == 0, done.stderr
+
+
+@linux_only
 @pytest.mark.parametrize("states", ["version.py", "content"])
 def test_the_same_version_is_shared(other, states, sdk):
     if states == "version.py":

@@ -46,7 +46,7 @@ def refused(kind, path):
 
 def test_the_worked_example_is_what_is_tested():
     source = (native_build.NATIVE / "custom_op.cpp").read_text(encoding="utf-8")
-    assert f"```cpp\n{source}```" in native_build.DOCUMENTED.read_text(encoding="utf-8")
+    assert f"```cpp file=custom_op.cpp\n{source}```" in native_build.DOCUMENTED.read_text(encoding="utf-8")
 
 
 def test_a_custom_operator(built):

@@ -50,6 +50,8 @@ def render() -> str:
     text = re.sub(r"\[([^\]\[]+)\]\(#[^)]*\)", r"\1", "\n\n".join(parts))
     text = re.sub(r"</?code>", "`", text)
     text = re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
+    # The block right below a heading declares what the heading names; any other is an example, and is run.
+    text = re.sub(r"^(#+ `.*`\n+)```python$", r"\1```python declaration", text, flags=re.MULTILINE)
     return INTRODUCTION + re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 

@@ -44,6 +44,7 @@ NOT_HERE = [
     "--deselect=tests/test_dlpack.py::test_capsules_free_what_they_hold",
     # These limit the address space of their children, of which the sanitizer takes terabytes.
     "--ignore=tests/fuzz",
+    "--deselect=tests/test_docs.py::test_a_page_runs[docs/fuzzing.md]",
     # These build the package.
     "--ignore=tests/test_build.py",
 ]
