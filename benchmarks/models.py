@@ -1,0 +1,87 @@
+"""Exports a model for the benchmarks. Run by peers.py, with a Python that has torch and executorch.
+
+python benchmarks/models.py NAME FILE [KEY=NUMBER ...]
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.passes import MemoryPlanningPass
+from torch import nn
+
+TEST_MODELS = Path(__file__).resolve().parent.parent / "tests" / "models"
+
+
+def write(path: Path, module: nn.Module, *inputs: torch.Tensor, xnnpack: bool, planned: bool = True) -> None:
+    program = torch.export.export(module.eval(), inputs)
+    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()] if xnnpack else None)
+    planning = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
+    config = ExecutorchBackendConfig(memory_planning_pass=planning, extract_delegate_segments=True)
+    with path.open("wb") as file:
+        edge.to_executorch(config).write_to_file(file)
+
+
+class Add(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+
+def add(path: Path, *, planned: bool, kilobytes: int) -> None:
+    """The sum of two tensors of so many kB each: next to no work for each byte."""
+    tensors = [torch.ones(kilobytes, 250) for _ in range(2)]
+    write(path, Add(), *tensors, xnnpack=False, planned=planned)
+
+
+def linear(path: Path, *, xnnpack: bool, megabytes: int) -> None:
+    """Three layers with so many MB of weights."""
+    torch.manual_seed(0)
+    width = round((megabytes * 1_000_000 / 4 / 3) ** 0.5)
+    layers = [nn.Linear(width, width, bias=False) for _ in range(3)]
+    write(path, nn.Sequential(*layers), torch.ones(1, width), xnnpack=xnnpack)
+
+
+def conv(path: Path, *, xnnpack: bool, width: int) -> None:
+    """Convolutions over a square image of so many pixels: work that stays in a core's caches."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(8, 8, 3, padding=1) for _ in range(4)]
+    write(path, nn.Sequential(*layers), torch.ones(1, 8, width, width), xnnpack=xnnpack)
+
+
+def digits(path: Path) -> None:
+    """The network of tests/models/digits.pte, trained in the same way, for ONNX Runtime."""
+    sys.path.insert(0, str(TEST_MODELS))
+    import export
+
+    torch.manual_seed(0)  # as export.py does
+    method = export.REGISTRY["digits"][1]().methods["forward"]
+    torch.onnx.export(method.module.eval(), method.cases[0], str(path), external_data=False)
+
+
+def main() -> None:
+    logging.disable(logging.WARNING)
+    warnings.filterwarnings("ignore")
+    name, path, *sizes = sys.argv[1:]
+    size: dict[str, Any] = {key: int(value) for key, _, value in (text.partition("=") for text in sizes)}
+    made = Path(path).with_name(f".{Path(path).name}")
+    {
+        "add_planned.pte": lambda: add(made, planned=True, **size),
+        "add_unplanned.pte": lambda: add(made, planned=False, **size),
+        "linear_portable.pte": lambda: linear(made, xnnpack=False, **size),
+        "linear_xnnpack.pte": lambda: linear(made, xnnpack=True, **size),
+        "conv_portable.pte": lambda: conv(made, xnnpack=False, **size),
+        "conv_xnnpack.pte": lambda: conv(made, xnnpack=True, **size),
+        "digits.onnx": lambda: digits(made),
+    }[name]()
+    made.rename(path)  # whole, or not at all
+
+
+if __name__ == "__main__":
+    main()

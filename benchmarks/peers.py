@@ -1,0 +1,70 @@
+"""What et_cffi is measured against: a Python for each, since no one environment holds them all."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+MODELS = ROOT / "tests" / "models"
+
+
+class Peers(NamedTuple):
+    """The Pythons, each None where that peer is not to be measured, and a folder for what is built and exported."""
+
+    own: str
+    official: Optional[str]
+    numpy_runtime: Optional[str]
+    onnxruntime: Optional[str]
+    pypy: Optional[str]
+    work: Path
+
+    def model(self, name: str, **size: int) -> Path:
+        """A model that is too large to be kept, or that another runtime needs: exported by the official
+        side's Python, where it was not before (models.py)."""
+        path = self.work / "-".join([Path(name).stem, *map(str, size.values())])
+        path = path.with_name(path.name + Path(name).suffix)
+        if not path.exists():
+            if self.official is None:
+                raise SystemExit(f"{path} is missing, and exporting it takes torch: give --official")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            command = [self.official, str(HERE / "models.py"), name, str(path)]
+            command += [f"{key}={value}" for key, value in size.items()]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise SystemExit(f"{name} could not be exported:\n{done.stderr}")
+        return path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The peers' Pythons. One that is not given is not measured."""
+    for name, what in (
+        ("official", "executorch, torch, onnx, onnxscript and et_cffi"),
+        ("numpy-runtime", "executorch-numpy-runtime"),
+        ("onnxruntime", "onnxruntime and numpy"),
+        ("pypy", "et_cffi (a PyPy)"),
+    ):
+        parser.add_argument(f"--{name}", metavar="PYTHON", help=f"one that has {what}")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "benchmarks", help="for built files")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure to this file")
+
+
+def peers_of(options: argparse.Namespace) -> Peers:
+    """The peers that the command line names."""
+    names = ("official", "numpy_runtime", "onnxruntime", "pypy")
+    found = [getattr(options, name) and os.path.abspath(getattr(options, name)) for name in names]
+    return Peers(sys.executable, *found, options.work.absolute())
+
+
+def arguments_of(peers: Peers) -> list[str]:
+    """The command line that names these peers."""
+    arguments = ["--work", str(peers.work)]
+    for name in ("official", "numpy_runtime", "onnxruntime", "pypy"):
+        python = getattr(peers, name)
+        arguments += ["--" + name.replace("_", "-"), python] if python else []
+    return arguments
