@@ -13,23 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import native
-from measure import Floor, Worker, in_turn
+from measure import Floor, in_turn
 from peers import MODELS, Peers, add_arguments, peers_of
 from report import Record, compared, header
-from sides import CHECK, CHECK_TORCH, setup
-
-OWN, OFFICIAL, NUMPY_RUNTIME = "et_cffi", "executorch.runtime", "executorch-numpy-runtime"
-CALL = "execute(inputs)"
-
-
-class Side(NamedTuple):
-    """One side of a case: which Python runs which package on which kind of inputs."""
-
-    name: str
-    peer: str  # a field of Peers
-    package: str
-    kind: str
-    statement: str = CALL
+from sides import ARRAYS, NUMPY, OFFICIAL, OWN, TENSORS, TORCH, Side, Workers, setup
 
 
 class Case(NamedTuple):
@@ -44,10 +31,6 @@ class Case(NamedTuple):
 
 PAIR = ((2, 2), (2, 2))
 TWENTY = ((2,),) * 20
-ARRAYS = Side("et_cffi, arrays", "own", OWN, "numpy")
-TENSORS = Side("et_cffi, torch tensors in and out", "official", OWN, "torch")
-TORCH = Side("executorch.runtime, torch tensors", "official", OFFICIAL, "torch")
-NUMPY = Side("executorch-numpy-runtime, arrays", "numpy_runtime", NUMPY_RUNTIME, "numpy")
 BOTH = (ARRAYS, TORCH)
 ALL = (*BOTH, NUMPY)
 TORCH_BOTH = (TENSORS, TORCH)
@@ -94,29 +77,9 @@ CASES = [
 ]  # fmt: skip
 
 
-class Workers:
-    """A process for each side's Python, package and kind, started when it is first needed: what one kind of
-    input brings into a process (torch, numpy) changes what another costs."""
-
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
-        self._stack = contextlib.ExitStack()
-        self._started: dict[tuple[str, str, str], Worker] = {}
-
-    def of(self, side: Side) -> Worker:
-        key = side.peer, side.package, side.kind
-        if key not in self._started:
-            self._started[key] = self._stack.enter_context(Worker(getattr(self._peers, side.peer)))
-        return self._started[key]
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._stack.close()
-
-
-def measure(case: Case, peers: Peers, workers: Workers, rounds: int, seconds: float) -> dict[str, list[float]]:
+def measure(
+    case: Case, peers: Peers, workers: Workers, rounds: int, seconds: float
+) -> dict[str, list[float]]:
     path = MODELS / f"{case.model}.pte"
     measured: dict[str, Callable[[], float]] = {}
     results = []
@@ -128,11 +91,7 @@ def measure(case: Case, peers: Peers, workers: Workers, rounds: int, seconds: fl
             label = f"{case.title}: {side.name}"
             code = setup(side.package, path, side.kind, case.inputs)
             measured[side.name] = worker.side(label, code, side.statement, seconds)
-            to_torch = "[torch.from_dlpack(x) for x in inputs]" if side.package != OWN else "inputs"
-            check = CHECK_TORCH if side.package == OFFICIAL or side.kind == "torch" else CHECK
-            if side.kind == "DLPack":
-                check = check.replace("inputs", to_torch)
-            results.append(worker.evaluate(label, check))
+            results.append(worker.evaluate(label, f"numbers({side.statement})"))
         if case.floor:
             floor = stack.enter_context(Floor(native.floor(peers), path, seconds))
             measured["a loop in C++"] = floor

@@ -48,7 +48,9 @@ class _Process:
         if not said:
             status = self._process.wait()
             self._errors.seek(0)
-            raise RuntimeError(f"{self._process.args!r} ended with status {status}:\n{self._errors.read()[-2000:]}")
+            raise RuntimeError(
+                f"{self._process.args!r} ended with status {status}:\n{self._errors.read()[-2000:]}"
+            )
         return said
 
     def close(self) -> None:
@@ -96,6 +98,10 @@ class Floor(_Process):
 
     def seconds(self, calls: int) -> float:
         return float(self.ask(str(calls)))
+
+    def copied(self) -> int:
+        """Bytes copied until now, where the library of copies.c is in LD_PRELOAD."""
+        return int(self.ask("copied"))
 
     def __call__(self) -> float:
         return self.seconds(self._calls)

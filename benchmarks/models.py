@@ -1,6 +1,8 @@
-"""Exports a model for the benchmarks. Run by peers.py, with a Python that has torch and executorch.
+"""Exports models for the benchmarks. Run by peers.py, with a Python that has torch and executorch.
 
-python benchmarks/models.py NAME FILE [KEY=NUMBER ...]
+    python benchmarks/models.py DIR/add_planned-3000.pte ...
+
+A file's name says what is in it: one of MAKERS, and a size.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ import logging
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -65,22 +66,25 @@ def digits(path: Path) -> None:
     torch.onnx.export(method.module.eval(), method.cases[0], str(path), external_data=False)
 
 
+MAKERS = {
+    "add_planned": lambda path, size: add(path, planned=True, kilobytes=size),
+    "add_unplanned": lambda path, size: add(path, planned=False, kilobytes=size),
+    "linear_portable": lambda path, size: linear(path, xnnpack=False, megabytes=size),
+    "linear_xnnpack": lambda path, size: linear(path, xnnpack=True, megabytes=size),
+    "conv_portable": lambda path, size: conv(path, xnnpack=False, width=size),
+    "conv_xnnpack": lambda path, size: conv(path, xnnpack=True, width=size),
+    "digits": lambda path, size: digits(path),
+}
+
+
 def main() -> None:
     logging.disable(logging.WARNING)
     warnings.filterwarnings("ignore")
-    name, path, *sizes = sys.argv[1:]
-    size: dict[str, Any] = {key: int(value) for key, _, value in (text.partition("=") for text in sizes)}
-    made = Path(path).with_name(f".{Path(path).name}")
-    {
-        "add_planned.pte": lambda: add(made, planned=True, **size),
-        "add_unplanned.pte": lambda: add(made, planned=False, **size),
-        "linear_portable.pte": lambda: linear(made, xnnpack=False, **size),
-        "linear_xnnpack.pte": lambda: linear(made, xnnpack=True, **size),
-        "conv_portable.pte": lambda: conv(made, xnnpack=False, **size),
-        "conv_xnnpack.pte": lambda: conv(made, xnnpack=True, **size),
-        "digits.onnx": lambda: digits(made),
-    }[name]()
-    made.rename(path)  # whole, or not at all
+    for path in map(Path, sys.argv[1:]):
+        name, _, size = path.stem.partition("-")
+        made = path.with_name(f".{path.name}")
+        MAKERS[name](made, int(size or 0))
+        made.rename(path)  # whole, or not at all
 
 
 if __name__ == "__main__":

@@ -17,9 +17,19 @@ import sdk  # noqa: E402
 def floor(peers: Peers) -> Path:
     """The program of floor.cpp."""
     libraries = et_cffi.get_library_dir()
-    names = ("executorch", "executorch_kernels_optimized", "executorch_backend_xnnpack", "executorch_threadpool")
+    names = (
+        "executorch",
+        "executorch_kernels_optimized",
+        "executorch_backend_xnnpack",
+        "executorch_threadpool",
+    )
     # Kernels and backends register themselves when they are loaded; nothing refers to them.
-    link = ["-Wl,--no-as-needed", *[f"-l{name}" for name in names], f"-L{libraries}", f"-Wl,-rpath,{libraries}"]
+    link = [
+        "-Wl,--no-as-needed",
+        *[f"-l{name}" for name in names],
+        f"-L{libraries}",
+        f"-Wl,-rpath,{libraries}",
+    ]
     command = [*sdk.cxx(), "-O2", *sdk.find().compile_flags, str(HERE / "floor.cpp"), *link]
     return _build(command, peers.work / "floor")
 

@@ -24,21 +24,20 @@ class Peers(NamedTuple):
     pypy: Optional[str]
     work: Path
 
-    def model(self, name: str, **size: int) -> Path:
-        """A model that is too large to be kept, or that another runtime needs: exported by the official
-        side's Python, where it was not before (models.py)."""
-        path = self.work / "-".join([Path(name).stem, *map(str, size.values())])
-        path = path.with_name(path.name + Path(name).suffix)
-        if not path.exists():
+    def models(self, *names: str) -> list[Path]:
+        """Models that are too large to be kept, or that another runtime needs: those that are not there are
+        exported by the official side's Python (models.py)."""
+        paths = [self.work / name for name in names]
+        missing = [str(path) for path in paths if not path.exists()]
+        if missing:
             if self.official is None:
-                raise SystemExit(f"{path} is missing, and exporting it takes torch: give --official")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            command = [self.official, str(HERE / "models.py"), name, str(path)]
-            command += [f"{key}={value}" for key, value in size.items()]
+                raise SystemExit(f"exporting {', '.join(missing)} takes torch: give --official")
+            self.work.mkdir(parents=True, exist_ok=True)
+            command = [self.official, str(HERE / "models.py"), *missing]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
-                raise SystemExit(f"{name} could not be exported:\n{done.stderr}")
-        return path
+                raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+        return paths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

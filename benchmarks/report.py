@@ -63,7 +63,11 @@ def spread(values: Sequence[float], scale: float = 1) -> str:
 
 
 def compared(
-    figures: dict[str, list[float]], own: str, unit: str, scale: float, more: dict[str, list[str]] | None = None
+    figures: dict[str, list[float]],
+    own: str,
+    unit: str,
+    scale: float,
+    more: dict[str, list[str]] | None = None,
 ) -> str:
     """A line for each side: its figure, and what part of it `own` has. `more` are further columns: their name,
     and a text for each side."""
