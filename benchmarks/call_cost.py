@@ -109,7 +109,8 @@ def main() -> None:
     options = parser.parse_args()
     peers = peers_of(options)
     record = Record(peers, options.json)
-    print(header(peers))
+    if options.header:
+        print(header(peers))
     with Workers(peers) as workers:
         for case in CASES:
             first = case.sides[0]

@@ -81,7 +81,8 @@ def main() -> None:
     options = parser.parse_args()
     peers = peers_of(options)
     record = Record(peers, options.json)
-    print(header(peers))
+    if options.header:
+        print(header(peers))
     peers.models(
         *[f"add_{kind}-{size}.pte" for size in options.kilobytes for kind in ("unplanned", "planned")]
     )

@@ -41,11 +41,22 @@ def add(path: Path, *, planned: bool, kilobytes: int) -> None:
     write(path, Add(), *tensors, xnnpack=False, planned=planned)
 
 
+class Product(nn.Module):
+    """A layer whose weights are stored as the kernel reads them: nn.Linear's are transposed in every run."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width, width) / width**0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+
 def linear(path: Path, *, xnnpack: bool, megabytes: int) -> None:
     """Three layers with so many MB of weights."""
     torch.manual_seed(0)
     width = round((megabytes * 1_000_000 / 4 / 3) ** 0.5)
-    layers = [nn.Linear(width, width, bias=False) for _ in range(3)]
+    layers = [nn.Linear(width, width, bias=False) if xnnpack else Product(width) for _ in range(3)]
     write(path, nn.Sequential(*layers), torch.ones(1, width), xnnpack=xnnpack)
 
 

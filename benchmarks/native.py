@@ -11,7 +11,7 @@ from peers import HERE, ROOT, Peers
 import et_cffi
 
 sys.path.insert(0, str(ROOT))
-import sdk  # noqa: E402
+import sdk
 
 
 def floor(peers: Peers) -> Path:

@@ -15,7 +15,7 @@ MODELS = ROOT / "tests" / "models"
 
 
 class Peers(NamedTuple):
-    """The Pythons, each None where that peer is not to be measured, and a folder for what is built and exported."""
+    """The Pythons, each None where that peer is not measured, and a folder for what is built and exported."""
 
     own: str
     official: Optional[str]
@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         parser.add_argument(f"--{name}", metavar="PYTHON", help=f"one that has {what}")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "benchmarks", help="for built files")
+    parser.add_argument("--no-header", dest="header", action="store_false", help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure to this file")
 
 

@@ -1,7 +1,7 @@
 """How each side is asked for the same thing: the code that loads a program, makes inputs and runs it.
 
-Every setup leaves `execute` and `inputs`, and inputs hold 1, 2, 3, ... on all sides (to 2**20, and from 1 again); and
-`numbers`, which gives the elements of a result, to be compared across the sides before anything is timed.
+Every setup leaves `execute` and `inputs`, and inputs hold 1, 2, 3, ... on all sides (to 2**20, and from 1
+again); and `numbers`, which gives the elements of a result, to be compared across the sides before anything is timed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ _LOAD = {
 }
 _KINDS = {
     "numpy": "import numpy\ndef tensor(shape):\n"
-    "    return (numpy.arange(numpy.prod(shape)) % 2**20 + 1).astype('f4').reshape(shape)",
+    "    values = numpy.arange(1, 1 + min(2**20, int(numpy.prod(shape))), dtype='f4')\n"
+    "    return numpy.resize(values, shape).copy()",
     "torch": "import torch\ndef tensor(shape):\n"
-    "    return (torch.arange(torch.Size(shape).numel()) % 2**20 + 1).float().reshape(shape)",
+    "    size = torch.Size(shape).numel()\n"
+    "    values = torch.arange(1.0, 1 + min(2**20, size))\n"
+    "    return values.repeat(1 + size // len(values))[:size].reshape(shape).clone()",
     # Nothing but DLPack's two methods: an array of a library that this one does not know.
     "DLPack": "import numpy\n"
     "class Producer:\n"

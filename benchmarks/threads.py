@@ -1,0 +1,152 @@
+"""What threads gain: two methods on two threads, and the ways to share processors between methods and XNNPACK.
+
+    python benchmarks/threads.py --official PYTHON [--threads N] [--rounds N]
+
+The network is four small convolutions: work that stays in a core's caches, so that memory is not what is shared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from measure import Worker, in_turn, ratios
+from peers import Peers, add_arguments, peers_of
+from report import Record, header, spread, table
+from sides import OFFICIAL, OWN
+
+# Runs so many times on each of so many threads, a method for each, and every result compared with the first.
+_SETUP = """
+import threading
+{load}
+shape, count = {shape}, {count}
+executes = [load() for _ in range(count)]
+{inputs}
+runs = 1
+
+def work(execute):
+    for _ in range(runs):
+        execute(inputs)
+
+def all_at_once():
+    if count == 1:
+        return work(executes[0])
+    threads = [threading.Thread(target=work, args=(execute,)) for execute in executes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+import time
+work(executes[0])
+runs = 3
+start = time.perf_counter()
+work(executes[0])
+runs = max(1, round({seconds} / ((time.perf_counter() - start) / runs)))
+"""
+_LOAD = {
+    OWN: "from et_cffi import Runtime, set_num_threads\n{before}\nprogram = Runtime.get().load_program({path!r})\n"
+    "load = lambda: program.load_method('forward').execute",
+    # A program's methods share their planned memory there, so each thread has a program of its own.
+    OFFICIAL: "import torch\nfrom executorch.runtime import Runtime\n{before}\nprograms = []\ndef load():\n"
+    "    programs.append(Runtime.get().load_program({path!r}))\n"
+    "    return programs[-1].load_method('forward').execute",
+}
+_INPUTS = {
+    OWN: "import numpy\ninputs = [numpy.ones(shape, 'f4')]",
+    OFFICIAL: "inputs = [torch.ones(shape)]",
+}
+
+
+def throughput(
+    worker: Worker, package: str, path: Path, width: int, count: int, before: str, seconds: float
+) -> Callable[[], float]:
+    """What measures seconds per run, all threads together. Each needs a worker of its own: how many threads the
+    kernels use is one number for the process."""
+    code = _SETUP.format(
+        load=_LOAD[package].format(path=str(path), before=before),
+        inputs=_INPUTS[package],
+        shape=(1, 8, width, width),
+        count=count,
+        seconds=seconds,
+    )
+    measure = worker.side("threads", code, "all_at_once()", 0)
+    runs = worker.evaluate("threads", "runs")
+    return lambda: measure() / (runs * count)
+
+
+def compare(
+    peers: Peers, path: Path, width: int, sides: dict[str, tuple[str, int, str]], options: argparse.Namespace
+) -> dict[str, list[float]]:
+    """Of each side (package, threads, what to run before loading), seconds per run."""
+    with contextlib.ExitStack() as stack:
+        measured = {}
+        for name, (package, count, before) in sides.items():
+            python = peers.own if package == OWN else peers.official
+            if python is not None:
+                worker = stack.enter_context(Worker(python))
+                measured[name] = throughput(worker, package, path, width, count, before, options.seconds)
+        return in_turn(measured, options.rounds)
+
+
+def show(title: str, figures: dict[str, list[float]], base: dict[str, str]) -> None:
+    rows = []
+    for name, values in figures.items():
+        gain = spread(ratios(figures[base[name]], values)) if base[name] != name else ""
+        rows.append([name, spread([1 / value for value in values]), gain, base[name] if gain else ""])
+    print(f"{title}:\n")
+    print(table(["", "runs per second (quartiles)", "times as many", "as"], rows), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_arguments(parser)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=0.2, help="of one batch of runs")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--portable-width", type=int, default=24, help="of the image, in pixels")
+    parser.add_argument("--xnnpack-width", type=int, default=96, help="of the image, in pixels")
+    options = parser.parse_args()
+    peers = peers_of(options)
+    record = Record(peers, options.json)
+    if options.header:
+        print(header(peers))
+    count = options.threads
+    portable, xnnpack = peers.models(
+        f"conv_portable-{options.portable_width}.pte", f"conv_xnnpack-{options.xnnpack_width}.pte"
+    )
+
+    one, many = "one method", f"{count} methods on {count} threads"
+    sides = {
+        f"{package}, {how}": (package, n, "")
+        for package in (OWN, OFFICIAL)
+        for how, n in ((one, 1), (many, count))
+    }
+    figures = compare(peers, portable, options.portable_width, sides, options)
+    record.add("portable kernels", figures)
+    show(
+        "Portable kernels, which use one thread",
+        figures,
+        {name: f"{name.partition(',')[0]}, {one}" for name in figures},
+    )
+
+    ways = {
+        f"et_cffi, {one}, `set_num_threads(1)`": (OWN, 1, "set_num_threads(1)"),
+        f"et_cffi, {one}, `set_num_threads({count})`": (OWN, 1, f"set_num_threads({count})"),
+        f"et_cffi, {many}, `set_num_threads(1)`": (OWN, count, "set_num_threads(1)"),
+        f"et_cffi, {many}, `set_num_threads({count})`": (OWN, count, f"set_num_threads({count})"),
+        f"executorch.runtime, {one}, its own number of threads": (OFFICIAL, 1, ""),
+        f"executorch.runtime, {many}, its own number of threads": (OFFICIAL, count, ""),
+    }
+    figures = compare(peers, xnnpack, options.xnnpack_width, ways, options)
+    record.add("XNNPACK", figures)
+    show(
+        "XNNPACK, whose kernels share one pool of threads", figures, dict.fromkeys(figures, next(iter(ways)))
+    )
+    record.write()
+
+
+if __name__ == "__main__":
+    main()
