@@ -46,12 +46,16 @@ def reading(side: Side, how: str) -> Side:
     return side._replace(statement=how)
 
 
-# executorch-numpy-runtime 1.4.0 gives outputs without planned memory none, and ends with a segmentation fault.
+# executorch-numpy-runtime 1.4.0 ends with a segmentation fault where outputs have no planned memory.
 CASES = [
-    Case("The sum of two 2×2 arrays, its result left as it is", "add", PAIR, ALL, floor=True),
+    Case("The sum of two 2x2 arrays, its result left as it is", "add", PAIR, ALL, floor=True),
     Case(
         "The same, its result read as an array (`numpy.asarray`, `.numpy()`)", "add", PAIR,
-        (reading(ARRAYS, "numpy.asarray(execute(inputs)[0])"), reading(TORCH, "execute(inputs)[0].numpy()"), NUMPY),
+        (
+            reading(ARRAYS, "numpy.asarray(execute(inputs)[0])"),
+            reading(TORCH, "execute(inputs)[0].numpy()"),
+            NUMPY,
+        ),
     ),
     Case("The same, inputs and outputs not planned", "add_unplanned", PAIR, BOTH, floor=True),
     Case("torch tensors in and out", "add", PAIR, TORCH_BOTH),
@@ -71,7 +75,7 @@ CASES = [
     Case("20 inputs and 20 outputs, not planned", "twenty_unplanned", TWENTY, BOTH, floor=True),
     Case("20 torch tensors in and out", "twenty", TWENTY, TORCH_BOTH),
     Case("20 torch tensors in and out, not planned", "twenty_unplanned", TWENTY, TORCH_BOTH),
-    Case("PyPy: the sum of two 2×2 `memoryview`s", "add", PAIR, on_pypy("memoryview")),
+    Case("PyPy: the sum of two 2x2 `memoryview`s", "add", PAIR, on_pypy("memoryview")),
     Case("PyPy: the same, not planned", "add_unplanned", PAIR, on_pypy("memoryview")),
     Case("PyPy: 20 of `array.array` in, 20 results out", "twenty", TWENTY, on_pypy("array.array")),
 ]  # fmt: skip

@@ -2,8 +2,8 @@
 
     python benchmarks/large.py --official PYTHON [--numpy-runtime PYTHON] [--rounds N]
 
-The model adds two tensors, which is next to no work for each byte. Copies are counted in processes of their own,
-which are not timed (copies.c).
+The model adds two tensors, which is next to no work for each byte. Copies are counted in processes of their
+own, which are not timed (copies.c).
 """
 
 from __future__ import annotations

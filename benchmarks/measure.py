@@ -6,6 +6,7 @@ measures every side, one after the other, and a ratio is taken within a round.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
@@ -27,7 +28,7 @@ class _Process:
     """Answers line by line."""
 
     def __init__(self, command: Sequence[str], **variables: str) -> None:
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - close() closes it
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -40,10 +41,8 @@ class _Process:
 
     def ask(self, line: str) -> str:
         assert self._process.stdin is not None and self._process.stdout is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(line + "\n")
-        except BrokenPipeError:
-            pass
         said = self._process.stdout.readline()
         if not said:
             status = self._process.wait()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -18,10 +17,10 @@ class Peers(NamedTuple):
     """The Pythons, each None where that peer is not measured, and a folder for what is built and exported."""
 
     own: str
-    official: Optional[str]
-    numpy_runtime: Optional[str]
-    onnxruntime: Optional[str]
-    pypy: Optional[str]
+    official: str | None
+    numpy_runtime: str | None
+    onnxruntime: str | None
+    pypy: str | None
     work: Path
 
     def models(self, *names: str) -> list[Path]:
@@ -57,8 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def peers_of(options: argparse.Namespace) -> Peers:
     """The peers that the command line names."""
     names = ("official", "numpy_runtime", "onnxruntime", "pypy")
-    found = [getattr(options, name) and os.path.abspath(getattr(options, name)) for name in names]
-    return Peers(sys.executable, *found, options.work.absolute())
+    given = [getattr(options, name) for name in names]
+    # Not resolved: an environment's Python is a link, and the environment is where the link is.
+    return Peers(
+        sys.executable, *[path and str(Path(path).absolute()) for path in given], options.work.absolute()
+    )
 
 
 def arguments_of(peers: Peers) -> list[str]:

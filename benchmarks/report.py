@@ -69,8 +69,8 @@ def compared(
     scale: float,
     more: dict[str, list[str]] | None = None,
 ) -> str:
-    """A line for each side: its figure, and what part of it `own` has. `more` are further columns: their name,
-    and a text for each side."""
+    """A line for each side: its figure, and what part of it `own` has. `more` are further columns: their
+    name, and a text for each side."""
     more = more or {}
     rows = []
     for index, (name, values) in enumerate(figures.items()):

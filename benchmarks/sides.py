@@ -1,7 +1,8 @@
 """How each side is asked for the same thing: the code that loads a program, makes inputs and runs it.
 
 Every setup leaves `execute` and `inputs`, and inputs hold 1, 2, 3, ... on all sides (to 2**20, and from 1
-again); and `numbers`, which gives the elements of a result, to be compared across the sides before anything is timed.
+again); and `numbers`, which gives the elements of a result, to be compared across the sides before anything
+is timed.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ def numbers(result, step=1):
 
 
 def setup(side: str, path: Path, kind: str, inputs: Sequence[object]) -> str:
-    """Code that loads the program and makes its inputs: a tuple stands for a tensor of that shape, and anything
-    else for itself. With torch tensors torch comes first, so that et_cffi returns them too."""
+    """Code that loads the program and makes its inputs: a tuple stands for a tensor of that shape, and
+    anything else for itself. With torch tensors torch comes first, so that et_cffi returns them too."""
     made = ", ".join(f"tensor({item})" if isinstance(item, tuple) else repr(item) for item in inputs)
     return "\n".join([_KINDS[kind], _NUMBERS, _LOAD[side].format(path=str(path)), f"inputs = [{made}]"])
 

@@ -1,6 +1,6 @@
-"""What it costs to start: time from the start of the process, and memory, to the import and to the first result.
+"""What it costs to start: time and memory from the start of the process to its first result.
 
-    python benchmarks/start.py [--official PYTHON] [--numpy-runtime PYTHON] [--onnxruntime PYTHON] [--rounds N]
+    python benchmarks/start.py [--official PYTHON] [--numpy-runtime PYTHON] [--onnxruntime PYTHON]
 
 A new process each time. Linux: memory is read from /proc.
 """
@@ -28,7 +28,8 @@ reached = time.monotonic()
 import json, sys
 with open("/proc/self/status") as status:
     memory = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in status if line.startswith("Vm")}
-print(json.dumps([reached, memory["VmRSS"], memory["VmHWM"], "numpy" in sys.modules, globals().get("result")]))
+has_numpy = "numpy" in sys.modules
+print(json.dumps([reached, memory["VmRSS"], memory["VmHWM"], has_numpy, globals().get("result")]))
 """
 _RESULT = "\nresult = numbers(execute(inputs))"
 SHAPE = (1, 1, 8, 8)

@@ -1,8 +1,9 @@
-"""What threads gain: two methods on two threads, and the ways to share processors between methods and XNNPACK.
+"""What threads gain: a method on each of two, and XNNPACK's own threads beside that.
 
     python benchmarks/threads.py --official PYTHON [--threads N] [--rounds N]
 
-The network is four small convolutions: work that stays in a core's caches, so that memory is not what is shared.
+The network is four small convolutions: work that stays in a core's caches, so that memory is not what is
+shared.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ work(executes[0])
 runs = max(1, round({seconds} / ((time.perf_counter() - start) / runs)))
 """
 _LOAD = {
-    OWN: "from et_cffi import Runtime, set_num_threads\n{before}\nprogram = Runtime.get().load_program({path!r})\n"
+    OWN: "from et_cffi import Runtime, set_num_threads\n{before}\n"
+    "program = Runtime.get().load_program({path!r})\n"
     "load = lambda: program.load_method('forward').execute",
     # A program's methods share their planned memory there, so each thread has a program of its own.
     OFFICIAL: "import torch\nfrom executorch.runtime import Runtime\n{before}\nprograms = []\ndef load():\n"
@@ -63,8 +65,8 @@ _INPUTS = {
 def throughput(
     worker: Worker, package: str, path: Path, width: int, count: int, before: str, seconds: float
 ) -> Callable[[], float]:
-    """What measures seconds per run, all threads together. Each needs a worker of its own: how many threads the
-    kernels use is one number for the process."""
+    """What measures seconds per run, all threads together. Each needs a worker of its own: how many threads
+    the kernels use is one number for the process."""
     code = _SETUP.format(
         load=_LOAD[package].format(path=str(path), before=before),
         inputs=_INPUTS[package],

@@ -2,8 +2,8 @@
 
     python benchmarks/weights.py --official PYTHON [--numpy-runtime PYTHON] [--megabytes 300] [--rounds N]
 
-A new process each time. Anonymous memory is what the process has of its own; mapped are pages of the file, which
-the system shares between processes and takes back when it needs them. Linux: both are read from /proc.
+A new process each time. Its own memory is anonymous; mapped are pages of the file, which the system shares
+between processes and takes back when it needs them. Linux: both are read from /proc.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from peers import Peers, add_arguments, peers_of
 from report import Record, header, spread, table
 from sides import ARRAYS, NUMPY, TORCH, Side, setup
 
-# The set-up is run twice: with a small model first, so that only what the large one takes is counted. The kernel
-# counts in units of 1024 bytes.
+# With a small model first, so that only what the large one takes is counted. Linux counts in units of 1024
+# bytes. A page of the file that the process wrote to is anonymous (dirty is also what another one wrote to the
+# file, and is not on the disk yet).
 _MEASURE = """
 import json, time
 def memory():
     with open("/proc/self/status") as status:
-        resident = {{line.split(":")[0]: int(line.split()[1]) * 1.024e-3 for line in status if line.startswith("Rss")}}
-    mapped = dirty = inside = 0
+        (own,) = [int(line.split()[1]) * 1.024e-3 for line in status if line.startswith("RssAnon")]
+    mapped = written = inside = 0
     with open("/proc/self/smaps") as maps:
         for line in maps:
             name = line.split()[0]
@@ -36,9 +37,9 @@ def memory():
                 inside = line.rstrip().endswith({path!r})
             elif inside and name == "Rss:":
                 mapped += int(line.split()[1]) * 1.024e-3
-            elif inside and name == "Private_Dirty:":
-                dirty += int(line.split()[1]) * 1.024e-3
-    return [resident["RssAnon"], mapped, dirty]
+            elif inside and name == "Anonymous:":
+                written += int(line.split()[1]) * 1.024e-3
+    return [own, mapped, written]
 exec({small!r})
 numbers(execute(inputs))
 steps = [memory()]
@@ -53,7 +54,7 @@ steps.append(memory())
 print(json.dumps({{
     "load": times[1] - times[0], "run": times[3] - times[2], "result": result,
     "own after load": steps[1][0] - steps[0][0], "own after run": steps[2][0] - steps[0][0],
-    "mapped after load": steps[1][1], "mapped after run": steps[2][1], "dirty": steps[2][2],
+    "mapped after load": steps[1][1], "mapped after run": steps[2][1], "written": steps[2][2],
 }}))
 """
 
@@ -125,7 +126,7 @@ def main() -> None:
                 row.append(spread([value[step] for value in values], 1e3))
                 for kind in ("own", "mapped"):
                     row.append(str(round(statistics.median(value[f"{kind} {after}"] for value in values))))
-            rows.append([*row, str(round(max(value["dirty"] for value in values)))])
+            rows.append([*row, str(round(max(value["written"] for value in values)))])
         print(f"{options.megabytes} MB of weights, {title}, {options.rounds} rounds of one process each:\n")
         head = [
             "",
@@ -135,7 +136,7 @@ def main() -> None:
             "first run, ms",
             "own MB",
             "mapped MB",
-            "of it written to",
+            "written to",
         ]
         print(table(head, rows), flush=True)
     record.write()

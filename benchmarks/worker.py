@@ -1,7 +1,7 @@
 """One side of a comparison: a process that times statements when it is asked to.
 
-Started by measure.py, with whatever Python has the side's packages; it needs nothing but the standard library.
-Each line of its input is a request and each line of its output the answer, in JSON.
+Started by measure.py, with whatever Python has the side's packages; it needs nothing but the standard
+library. Each line of its input is a request and each line of its output the answer, in JSON.
 """
 
 from __future__ import annotations
