@@ -1,5 +1,5 @@
-/* Counts what memcpy and memmove copy, in pieces of 4 KiB or more, in a process that is started with this library
-   in LD_PRELOAD. What a kernel copies with loads and stores of its own is not seen. */
+/* Counts what memcpy and memmove copy, in pieces of 4 KiB or more, in a process that is started with this
+   library in LD_PRELOAD. What a kernel copies with loads and stores of its own is not seen. */
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -10,7 +10,8 @@ uint64_t copied_bytes(void) {
   return copied;
 }
 
-/* Built with -fno-builtin and -fno-tree-loop-distribute-patterns, or the loops would be calls of themselves. */
+/* Built with -fno-builtin and -fno-tree-loop-distribute-patterns, or the loops would be calls of themselves.
+ */
 void *memmove(void *to, const void *from, size_t nbytes) {
   char *target = to;
   const char *source = from;

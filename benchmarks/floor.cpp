@@ -2,10 +2,9 @@
 //
 //   floor MODEL
 //
-// Each line of its input says how many calls to make, and each line of its output how many seconds one took; the
-// line "copied" asks for what copies.c has counted.
-// Inputs are float32 tensors, and hold 1, 2, 3, .... A planned output is copied out, as a caller needs it who runs the
-// method again.
+// Each line of its input says how many calls to make, and each line of its output how many seconds one took;
+// the line "copied" asks for what copies.c has counted. Inputs are float32 tensors, and hold 1, 2, 3, .... A
+// planned output is copied out, as a caller needs it who runs the method again.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -69,8 +68,7 @@ int main(int argc, char **argv) {
 
   std::vector<std::unique_ptr<Input>> inputs;
   for (size_t i = 0; i < meta.num_inputs(); ++i) {
-    if (*meta.input_tag(i) != Tag::Tensor ||
-        meta.input_tensor_meta(i)->scalar_type() != ScalarType::Float) {
+    if (*meta.input_tag(i) != Tag::Tensor || meta.input_tensor_meta(i)->scalar_type() != ScalarType::Float) {
       std::fprintf(stderr, "input %zu is no float32 tensor\n", i);
       return 1;
     }
@@ -89,9 +87,9 @@ int main(int argc, char **argv) {
     for (size_t j = 0; j < input->values.size(); ++j) {
       input->values[j] = static_cast<float>(j + 1);
     }
-    input->impl = std::make_unique<TensorImpl>(
-        ScalarType::Float, static_cast<ssize_t>(input->sizes.size()), input->sizes.data(),
-        input->values.data(), input->dim_order.data(), input->strides.data());
+    input->impl = std::make_unique<TensorImpl>(ScalarType::Float, static_cast<ssize_t>(input->sizes.size()),
+                                               input->sizes.data(), input->values.data(),
+                                               input->dim_order.data(), input->strides.data());
     inputs.push_back(std::move(input));
   }
   std::vector<Output> outputs;

@@ -24,6 +24,15 @@ def environment(**more: str) -> dict[str, str]:
     return {**{k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}, **more}
 
 
+def run_code(python: str, code: str) -> str:
+    """The last line that the code prints, in a process of its own."""
+    # Away from the source tree, whose et_cffi would be found before an installed one.
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, cwd="/", env=environment())
+    if done.returncode:
+        raise SystemExit(f"{python} failed:\n{done.stderr}")
+    return done.stdout.splitlines()[-1]
+
+
 class _Process:
     """Answers line by line."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ sys.path.insert(0, str(ROOT))
 import sdk
 
 
+@functools.lru_cache
 def floor(peers: Peers) -> Path:
     """The program of floor.cpp."""
     libraries = et_cffi.get_library_dir()
@@ -34,6 +36,7 @@ def floor(peers: Peers) -> Path:
     return _build(command, peers.work / "floor")
 
 
+@functools.lru_cache
 def copies(peers: Peers) -> Path:
     """The library of copies.c."""
     flags = ["-O3", "-fPIC", "-shared", "-fno-builtin", "-fno-tree-loop-distribute-patterns"]

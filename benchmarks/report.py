@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime
 import json
 import platform
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from measure import quartiles, ratios
+from measure import quartiles, ratios, run_code
 from peers import Peers
 
 _VERSIONS = """
@@ -31,8 +30,7 @@ def header(peers: Peers) -> str:
     for name in ("own", "official", "numpy_runtime", "onnxruntime", "pypy"):
         python = getattr(peers, name)
         if python:
-            done = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, check=True)
-            lines.append(f"- {name.replace('_', '-')}: {done.stdout.strip()}")
+            lines.append(f"- {name.replace('_', '-')}: {run_code(python, _VERSIONS)}")
     return "\n".join(lines) + "\n"
 
 

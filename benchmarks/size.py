@@ -54,7 +54,7 @@ def with_dependencies(names: list[str]) -> list[str]:
 def sizes_in(python: str, *names: str) -> dict[str, int]:
     """Of each distribution that these require, its bytes, in that Python's environment."""
     command = [python, __file__, "--of", *names]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/")
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
     sizes: dict[str, int] = json.loads(done.stdout)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import native
-from measure import environment, in_turn
+from measure import in_turn, run_code
 from peers import MODELS, Peers, add_arguments, peers_of
 from report import Record, header, number, spread, table
 from sides import NUMPY_RUNTIME, OFFICIAL, OWN, setup
@@ -47,10 +47,7 @@ class Reached(NamedTuple):
 
 def run(python: str, code: str) -> Reached:
     started = time.monotonic()
-    done = subprocess.run([python, "-c", code + _REPORT], capture_output=True, text=True, env=environment())
-    if done.returncode:
-        raise SystemExit(f"{python} failed:\n{done.stderr}")
-    reached, *rest = json.loads(done.stdout.splitlines()[-1])
+    reached, *rest = json.loads(run_code(python, code + _REPORT))
     return Reached(reached - started, *rest)
 
 

@@ -12,15 +12,17 @@ import argparse
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from measure import Worker, in_turn, ratios
 from peers import Peers, add_arguments, peers_of
-from report import Record, header, spread, table
+from report import Record, header, number, spread, table
 from sides import OFFICIAL, OWN
 
-# Runs so many times on each of so many threads, a method for each, and every result compared with the first.
+# Runs so many times on each of so many threads, with a method for each. How many processors that had is said
+# too: where other work takes them, no number of threads gains anything.
 _SETUP = """
-import threading
+import statistics, threading, time
 {load}
 shape, count = {shape}, {count}
 executes = [load() for _ in range(count)]
@@ -32,15 +34,15 @@ def work(execute):
         execute(inputs)
 
 def all_at_once():
-    if count == 1:
-        return work(executes[0])
+    start, used = time.perf_counter(), time.process_time()
     threads = [threading.Thread(target=work, args=(execute,)) for execute in executes]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    processors.append((time.process_time() - used) / (time.perf_counter() - start))
 
-import time
+processors = []
 work(executes[0])
 runs = 3
 start = time.perf_counter()
@@ -79,27 +81,43 @@ def throughput(
     return lambda: measure() / (runs * count)
 
 
+class Figures(NamedTuple):
+    """Of each side: seconds per run of every round, and how many processors it had, by the median."""
+
+    seconds: dict[str, list[float]]
+    processors: dict[str, float]
+
+
 def compare(
     peers: Peers, path: Path, width: int, sides: dict[str, tuple[str, int, str]], options: argparse.Namespace
-) -> dict[str, list[float]]:
-    """Of each side (package, threads, what to run before loading), seconds per run."""
+) -> Figures:
+    """Measures each side: a package, how many threads, and what to run before loading."""
     with contextlib.ExitStack() as stack:
-        measured = {}
+        measured, workers = {}, {}
         for name, (package, count, before) in sides.items():
             python = peers.own if package == OWN else peers.official
             if python is not None:
-                worker = stack.enter_context(Worker(python))
-                measured[name] = throughput(worker, package, path, width, count, before, options.seconds)
-        return in_turn(measured, options.rounds)
+                workers[name] = stack.enter_context(Worker(python))
+                measured[name] = throughput(
+                    workers[name], package, path, width, count, before, options.seconds
+                )
+        seconds = in_turn(measured, options.rounds)
+        median = "statistics.median(processors)"
+        return Figures(
+            seconds, {name: worker.evaluate("threads", median) for name, worker in workers.items()}
+        )
 
 
-def show(title: str, figures: dict[str, list[float]], base: dict[str, str]) -> None:
+def show(title: str, figures: Figures, base: dict[str, str]) -> None:
     rows = []
-    for name, values in figures.items():
-        gain = spread(ratios(figures[base[name]], values)) if base[name] != name else ""
-        rows.append([name, spread([1 / value for value in values]), gain, base[name] if gain else ""])
+    for name, values in figures.seconds.items():
+        gain = spread(ratios(figures.seconds[base[name]], values)) if base[name] != name else ""
+        had = number(figures.processors[name])
+        rows.append([name, spread([1 / value for value in values]), gain, base[name] if gain else "", had])
     print(f"{title}:\n")
-    print(table(["", "runs per second (quartiles)", "times as many", "as"], rows), flush=True)
+    print(
+        table(["", "runs per second (quartiles)", "times as many", "as", "processors had"], rows), flush=True
+    )
 
 
 def main() -> None:
@@ -127,11 +145,11 @@ def main() -> None:
         for how, n in ((one, 1), (many, count))
     }
     figures = compare(peers, portable, options.portable_width, sides, options)
-    record.add("portable kernels", figures)
+    record.add("portable kernels", figures._asdict())
     show(
         "Portable kernels, which use one thread",
         figures,
-        {name: f"{name.partition(',')[0]}, {one}" for name in figures},
+        {name: f"{name.partition(',')[0]}, {one}" for name in figures.seconds},
     )
 
     ways = {
@@ -143,10 +161,9 @@ def main() -> None:
         f"executorch.runtime, {many}, its own number of threads": (OFFICIAL, count, ""),
     }
     figures = compare(peers, xnnpack, options.xnnpack_width, ways, options)
-    record.add("XNNPACK", figures)
-    show(
-        "XNNPACK, whose kernels share one pool of threads", figures, dict.fromkeys(figures, next(iter(ways)))
-    )
+    record.add("XNNPACK", figures._asdict())
+    first = next(iter(ways))
+    show("XNNPACK, whose kernels share one pool of threads", figures, dict.fromkeys(ways, first))
     record.write()
 
 

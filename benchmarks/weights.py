@@ -11,19 +11,18 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from measure import environment, in_turn
+from measure import in_turn, run_code
 from peers import Peers, add_arguments, peers_of
 from report import Record, header, spread, table
 from sides import ARRAYS, NUMPY, TORCH, Side, setup
 
 # With a small model first, so that only what the large one takes is counted. Linux counts in units of 1024
-# bytes. A page of the file that the process wrote to is anonymous (dirty is also what another one wrote to the
-# file, and is not on the disk yet).
+# bytes. A page of the file that the process wrote to is anonymous; dirty is also one that was written to the
+# file by another process, and is not on the disk yet.
 _MEASURE = """
 import json, time
 def memory():
@@ -66,10 +65,7 @@ def once(python: str, side: Side, path: Path, small: Path, width: int, small_wid
         large=setup(side.package, path, side.kind, ((1, width),)),
         width=width,
     )
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, env=environment())
-    if done.returncode:
-        raise SystemExit(f"{side.name} failed:\n{done.stderr}")
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    said: dict[str, Any] = json.loads(run_code(python, code))
     return said
 
 
