@@ -42,7 +42,8 @@ def with_dependencies(names: list[str]) -> list[str]:
     while waiting:
         name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
         try:
-            requirements = importlib.metadata.requires(name) or []
+            # Its own are named by the caller: it may be on the path and not installed.
+            requirements = [] if name == "et-cffi" else importlib.metadata.requires(name) or []
         except importlib.metadata.PackageNotFoundError:
             continue  # for another platform or version of Python
         if name not in found:

@@ -163,7 +163,7 @@ def main() -> None:
     figures = compare(peers, xnnpack, options.xnnpack_width, ways, options)
     record.add("XNNPACK", figures._asdict())
     first = next(iter(ways))
-    show("XNNPACK, whose kernels share one pool of threads", figures, dict.fromkeys(ways, first))
+    show("XNNPACK, whose kernels share one pool of threads", figures, dict.fromkeys(figures.seconds, first))
     record.write()
 
 
