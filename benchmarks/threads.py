@@ -50,9 +50,9 @@ work(executes[0])
 runs = max(1, round({seconds} / ((time.perf_counter() - start) / runs)))
 """
 _LOAD = {
-    OWN: "from et_cffi import Runtime, set_num_threads\n{before}\n"
+    OWN: "from et_cffi import Runtime, set_num_threads\noptions = {{}}\n{before}\n"
     "program = Runtime.get().load_program({path!r})\n"
-    "load = lambda: program.load_method('forward').execute",
+    "load = lambda: program.load_method('forward', **options).execute",
     # A program's methods share their planned memory there, so each thread has a program of its own.
     OFFICIAL: "import torch\nfrom executorch.runtime import Runtime\n{before}\nprograms = []\ndef load():\n"
     "    programs.append(Runtime.get().load_program({path!r}))\n"
@@ -152,10 +152,17 @@ def main() -> None:
         {name: f"{name.partition(',')[0]}, {one}" for name in figures.seconds},
     )
 
+    # By default XNNPACK's methods share memory for what is in between, and run one at a time.
+    apart = "options['backend_options'] = {'XnnpackBackend': {'workspace_sharing_mode': 0}}"
     ways = {
         f"et_cffi, {one}, `set_num_threads(1)`": (OWN, 1, "set_num_threads(1)"),
         f"et_cffi, {one}, `set_num_threads({count})`": (OWN, 1, f"set_num_threads({count})"),
         f"et_cffi, {many}, `set_num_threads(1)`": (OWN, count, "set_num_threads(1)"),
+        f"et_cffi, {many}, `set_num_threads(1)`, a workspace for each": (
+            OWN,
+            count,
+            f"set_num_threads(1)\n{apart}",
+        ),
         f"et_cffi, {many}, `set_num_threads({count})`": (OWN, count, f"set_num_threads({count})"),
         f"executorch.runtime, {one}, its own number of threads": (OFFICIAL, 1, ""),
         f"executorch.runtime, {many}, its own number of threads": (OFFICIAL, count, ""),
