@@ -9,6 +9,7 @@ nox -s examples        the examples without torch, on what that has exported
 nox -s mutations       break each ownership rule, and see a test fail
 nox -s sanitize        the suite and a program of many threads under sanitizers
 nox -s leaks           count every reference, in a debug build of CPython
+nox -s benchmarks      measure everything in docs/benchmarks.md, beside its peers (not part of `.ci/run`)
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ EXPORTS = ROOT / "build/examples"
 STRICT = {"ET_CFFI_WERROR": "1"}
 CPP = [
     str(path)
-    for folder in ("csrc", "tests/device/plugin")
+    for folder in ("csrc", "tests/device/plugin", "benchmarks")
     for pattern in ("*.cpp", "*.h", "*.c")
     for path in sorted(Path(folder).glob(pattern))
 ]
@@ -182,6 +183,14 @@ def leaks(session: nox.Session) -> None:
     session.install("--no-binary", "cffi", "cffi")
     session.install("--no-build-isolation", ".", env={"ET_CFFI_SDK": sdk(session)})
     session.run("python", "tools/leaks.py", *session.posargs)
+
+
+@nox.session(python=TORCH_PYTHON)
+def benchmarks(session: nox.Session) -> None:
+    """Prints the tables of docs/benchmarks.md. Makes an environment for each peer; wants a quiet machine."""
+    session.install(wheel(session))
+    script = str(ROOT / "benchmarks/side_by_side.py")
+    session.run("python", script, *session.posargs, env={"ET_CFFI_SDK": sdk(session)})
 
 
 @nox.session(python=TORCH_PYTHON)
