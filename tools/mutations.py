@@ -452,9 +452,9 @@ MUTATIONS = [
         BYTES + "test_one_reference_while_anything_is_loaded_and_none_after[add_unplanned]",
     ),
     Mutation(
-        "et_cffi/program.py",
-        "kept = None if copied else view",
-        "kept = view",
+        BUFFER,
+        "return memoryview(bytes(view)) if may_change(view) else view",
+        "return view",
         BYTES + "test_copied_bytes_are_not_held",
     ),
     Mutation(
