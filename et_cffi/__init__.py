@@ -79,7 +79,7 @@ def get_library_dir() -> str:
 
 
 def ffi_builder() -> Any:
-    """A `cffi.FFI` to include in the builder of another extension module: `ffi.include(et_cffi.ffi_builder())`.
+    """A `cffi.FFI` for another extension module's builder to include: `ffi.include(et_cffi.ffi_builder())`.
 
     The module that is built then has the types and constants of et_cffi.h, the same ones that `et_cffi.ffi`
     has, and its `lib` has the functions. It needs the package `cffi`, and `et_cffi` wherever it is imported.

@@ -10,12 +10,14 @@ from et_cffi._memory import Memory
 from et_cffi.dtypes import BY_NAME, DTYPES, ScalarType
 from et_cffi.errors import DtypeError, InputKindError, LayoutError, MemoryMissingError, ShapeError
 
-# Which C type names which elements. The integers that C has more names for than widths are told by their width.
+# Which C type names which elements; which integer is how wide, the platform says.
 _KINDS = {
     "_Bool": "b",
     **dict.fromkeys(("float", "double"), "f"),
-    # cffi's own name, on CPython, of "float _Complex", which is PyPy's.
-    **dict.fromkeys(("_cffi_float_complex_t", "_cffi_double_complex_t", "float _Complex", "double _Complex"), "c"),
+    # PyPy calls them what C does, and CPython's cffi as follows.
+    **dict.fromkeys(
+        ("_cffi_float_complex_t", "_cffi_double_complex_t", "float _Complex", "double _Complex"), "c"
+    ),
     **dict.fromkeys(("signed char", "short", "int", "long", "long long", "ssize_t", "ptrdiff_t"), "i"),
     **dict.fromkeys(("int8_t", "int16_t", "int32_t", "int64_t", "intptr_t"), "i"),
     **dict.fromkeys(("unsigned char", "unsigned short", "unsigned int", "unsigned long"), "u"),
@@ -24,9 +26,10 @@ _KINDS = {
 }
 _BY_KIND = {
     ("f", 4): ScalarType.Float, ("f", 8): ScalarType.Double, ("b", 1): ScalarType.Bool,
-    ("i", 1): ScalarType.Char, ("i", 2): ScalarType.Short, ("i", 4): ScalarType.Int, ("i", 8): ScalarType.Long,
-    ("u", 1): ScalarType.Byte, ("u", 2): ScalarType.UInt16, ("u", 4): ScalarType.UInt32,
-    ("u", 8): ScalarType.UInt64, ("c", 8): ScalarType.ComplexFloat, ("c", 16): ScalarType.ComplexDouble,
+    ("i", 1): ScalarType.Char, ("i", 2): ScalarType.Short, ("i", 4): ScalarType.Int,
+    ("i", 8): ScalarType.Long, ("u", 1): ScalarType.Byte, ("u", 2): ScalarType.UInt16,
+    ("u", 4): ScalarType.UInt32, ("u", 8): ScalarType.UInt64, ("c", 8): ScalarType.ComplexFloat,
+    ("c", 16): ScalarType.ComplexDouble,
 }  # fmt: skip
 _C_NAMES = {
     ScalarType.Float: "float", ScalarType.Double: "double", ScalarType.Bool: "bool",
@@ -88,10 +91,10 @@ def from_cdata(
     """Memory that a cffi pointer or array points at, as an input of a method. It is not copied here.
 
     The cdata, and `owner`, are held as long as the method may read the memory: during the call for an input
-    that is planned, else until the inputs are replaced or the method is closed or gone. That keeps memory that
-    the cdata owns (`ffi.new`, `ffi.gc`, `ffi.from_buffer`). Memory that it only points at (a `float *` that a
-    C function returned, a member of a struct) must be kept for that time by its owner: name it in `owner`, or
-    say `copy=True`.
+    that is planned, else until the inputs are replaced or the method is closed or gone. That keeps memory
+    that the cdata owns (`ffi.new`, `ffi.gc`, `ffi.from_buffer`). Memory that it only points at (a `float *`
+    that a C function returned, a member of a struct) must be kept for that time by its owner: name it in
+    `owner`, or say `copy=True`.
 
     Args:
         cdata: a pointer or an array, of any FFI: `float *`, `int64_t[6]`, `void *`.

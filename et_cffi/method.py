@@ -259,8 +259,8 @@ class Method:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "a Method holds native memory and cannot be pickled; pickle its program, and load the method of it "
-            "in each process"
+            "a Method holds native memory and cannot be pickled; pickle its program, and load the method "
+            "of it in each process"
         )
 
     def __repr__(self) -> str:

@@ -112,8 +112,8 @@ class MethodPool:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "a MethodPool holds native memory and cannot be pickled; pickle its program, and make a pool of it "
-            "in each process"
+            "a MethodPool holds native memory and cannot be pickled; pickle its program, and make a pool "
+            "of it in each process"
         )
 
     def _take(self) -> Method:

@@ -132,8 +132,8 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
         """A cffi pointer to the first element, for C code: `float *`, `int64_t *`, ... A dtype that C has no
         type for (float16, bfloat16) is pointed at as the unsigned integer of its width.
 
-        The same memory, not a copy. The pointer holds it, whatever becomes of this buffer and the method. What
-        cffi makes of the pointer (`pointer + 1`, a cast, a copy in a struct) holds nothing.
+        The same memory, not a copy. The pointer holds it, whatever becomes of this buffer and the method.
+        What cffi makes of the pointer (`pointer + 1`, a cast, a copy in a struct) holds nothing.
 
         Raises:
             DeviceError: the host cannot read the memory.

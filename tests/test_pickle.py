@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import mmap
 import multiprocessing
 import pickle
 import shutil
@@ -92,7 +93,8 @@ def test_a_writable_buffer_goes_along_as_it_was_when_it_was_loaded():
 
 
 def test_bytes_go_out_of_band_without_a_copy():
-    data = MODEL.read_bytes()
+    with MODEL.open("rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     buffers = []
     pickled = pickle.dumps(load_program(data), 5, buffer_callback=buffers.append)
     assert len(pickled) < 500
