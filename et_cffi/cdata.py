@@ -142,20 +142,8 @@ def describe_cdata(source: Any) -> Memory | None:
 def pointer_to(address: Any, scalar_type: ScalarType, owner: Any) -> Any:
     """A typed pointer that holds `owner` as long as it is there."""
     name = _C_NAMES.get(scalar_type, f"uint{8 * DTYPES[scalar_type].itemsize}_t")
-    # Who reads the memory: whoever holds the pointer. cffi keeps the destructor with it, and that the owner.
-    return ffi.gc(ffi.cast(f"{name} *", address), _Hold(owner))
-
-
-class _Hold:
-    """A destructor that does nothing but hold, until it was called."""
-
-    __slots__ = ("_owner",)
-
-    def __init__(self, owner: Any) -> None:
-        self._owner = owner
-
-    def __call__(self, _pointer: Any) -> None:
-        self._owner = None
+    # Who reads the memory: whoever holds the pointer. cffi keeps the destructor with it, which keeps the owner.
+    return ffi.gc(ffi.cast(f"{name} *", address), lambda _pointer, _owner=owner: None)
 
 
 def _dtype_of(cdata: Any, dtype: Any) -> ScalarType:

@@ -44,8 +44,9 @@ NOT_HERE = [
     "--deselect=tests/test_dlpack.py::test_capsules_free_what_they_hold",
     # These limit the address space of their children, of which the sanitizer takes terabytes.
     "--ignore=tests/fuzz",
-    # These build the package.
+    # These build the package, or programs that link it without the sanitizer's library.
     "--ignore=tests/test_build.py",
+    "--ignore=tests/test_examples_embedding.py",
 ]
 MODEL = "tests/models/add_unplanned.pte"
 

@@ -3,8 +3,8 @@
 python score.py MODEL INPUTS OUTPUT.npz [--workers 2] [--threads 2] [--scheduler ADDRESS]
 
 MODEL takes one input, INPUTS/*.npy hold one each, and OUTPUT.npz gets the first output of each by its name.
-Without --scheduler the workers are processes of this machine. Elsewhere MODEL and INPUTS have to be readable at
-the same paths, as on a shared file system; load_program(bytes) instead of a path sends the model along.
+Without --scheduler the workers are processes of this machine. Elsewhere MODEL and INPUTS have to be readable
+at the same paths, as on a shared file system; load_program(bytes) instead of a path sends the model along.
 """
 
 from __future__ import annotations
