@@ -142,7 +142,7 @@ def describe_cdata(source: Any) -> Memory | None:
 def pointer_to(address: Any, scalar_type: ScalarType, owner: Any) -> Any:
     """A typed pointer that holds `owner` as long as it is there."""
     name = _C_NAMES.get(scalar_type, f"uint{8 * DTYPES[scalar_type].itemsize}_t")
-    # Who reads the memory: whoever holds the pointer. cffi keeps the destructor with it, which keeps the owner.
+    # Who reads the memory: whoever holds the pointer. With it cffi keeps the destructor, and that the owner.
     return ffi.gc(ffi.cast(f"{name} *", address), lambda _pointer, _owner=owner: None)
 
 
