@@ -97,6 +97,32 @@ def test_a_program_frees_what_it_allocates(language, left_out, tmp_path):
         check_scores(done.stdout, case)
 
 
+DOCUMENT = ROOT / "docs" / "embedding.md"
+
+
+def documented(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("code", documented("python"))
+def test_the_document_is_right(code, monkeypatch, capsys):
+    """A comment after a print is what it prints."""
+    monkeypatch.chdir(ROOT)
+    exec(compile(code, str(DOCUMENT), "exec"), {"__name__": "embedding"})
+    out = capsys.readouterr().out.splitlines()
+    for line in re.findall(r"print\(.*\)  # (.*)", code):
+        assert line in out
+
+
+def test_the_documented_commands_build_the_c_program(tmp_path):
+    (commands,) = documented("sh")
+    for name in ("examples", "tests"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    printed = call("sh", "-ec", commands, directory=tmp_path, PATH=path)
+    check_scores(printed, case_of("digits"))
+
+
 # ---- a cffi app --------------------------------------------------------------------------------------------
 
 
