@@ -180,9 +180,12 @@ def test_what_is_wrong_is_said(call, error, words):
     assert isinstance(raised.value, ExecuTorchError)
 
 
-def test_nothing_is_read_of_no_elements():
-    for shape in ((0, 3), (2, 0)):
-        from_cdata(ffi.new("float[0]"), shape)
+@pytest.mark.parametrize("strides", [None, (400, 4)])
+def test_nothing_is_read_of_no_elements(strides):
+    case = case_of("empty")
+    shape = case.inputs[0].shape
+    assert shape == (0, 3)
+    check_outputs(load("empty").execute([from_cdata(ffi.new("float[0]"), shape, strides=strides)]), case)
 
 
 def test_it_is_not_pickled():

@@ -97,3 +97,10 @@ def test_c_code_loads_a_method_of_a_program():
     assert list(ffi.cast("float *", data)[0:4]) == (X + Y).ravel().tolist()
     ffi.release(method)
     assert garbage
+
+
+def test_a_program_that_was_let_go_of_has_no_pointer():
+    program = et_cffi.Runtime.get().load_program(model_index.path("add"))
+    ffi.release(program.cdata())
+    with pytest.raises(et_cffi.ExecuTorchError, match="the program is gone"):
+        program.cdata()
