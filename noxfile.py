@@ -117,19 +117,8 @@ def dist(session: nox.Session) -> None:
         session.error(f"the sdist lacks {sorted(lacking)}")
 
     offline = {"PIP_NO_INDEX": "1", "ET_CFFI_SDK": found, **STRICT}
-    session.run(
-        "python",
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-build-isolation",
-        "--no-deps",
-        "-w",
-        "built",
-        str(sdist),
-        env=offline,
-    )
+    pip = ["python", "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", "built"]
+    session.run(*pip, str(sdist), env=offline)
     (built,) = (directory / "built").glob("et_cffi-*-abi3-*.whl")
     session.run("auditwheel", "show", str(built))
     session.run("auditwheel", "repair", "-w", "repaired", str(built))
