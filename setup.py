@@ -21,6 +21,8 @@ import sdk  # noqa: E402
 
 MACOS = sys.platform == "darwin"
 WRAPPER = f"libet_cffi{sdk.SUFFIX}"
+# Of what the libraries hold (third_party/README.md), to be kept beside them.
+LICENSES = {f"LICENSE.{path.parent.name}": path for path in sorted(HERE.glob("third_party/*/LICENSE"))}
 WERROR = ["-Werror"] if os.environ.get("ET_CFFI_WERROR") == "1" else []
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Wsign-conversion", *WERROR]
 # The runtime marks what it calls experimental as deprecated; its version is pinned, so nothing follows.
@@ -114,7 +116,8 @@ class BuildExt(build_ext):
         for name in sdk.LIBRARIES:
             replace(found.lib / name, package / "lib" / name)
         replace(wrapper, package / "lib" / WRAPPER)
-        replace(HERE / "third_party/executorch/LICENSE", package / "lib/LICENSE.executorch")
+        for name, source in LICENSES.items():
+            replace(source, package / "lib" / name)
         (package / "lib" / "EXECUTORCH_VERSION").write_text(f"{sdk.VERSION}\n")
         replace(HERE / "include/et_cffi.h", package / "include/et_cffi.h")
         for extension in self.extensions:
@@ -126,7 +129,7 @@ class BuildExt(build_ext):
         super().build_extensions()
 
     def staged(self) -> list[Path]:
-        names = [*sdk.LIBRARIES, WRAPPER, "LICENSE.executorch", "EXECUTORCH_VERSION"]
+        names = [*sdk.LIBRARIES, WRAPPER, *LICENSES, "EXECUTORCH_VERSION"]
         return [Path("et_cffi", "lib", name) for name in names] + [Path("et_cffi/include/et_cffi.h")]
 
     def copy_extensions_to_source(self) -> None:

@@ -13,9 +13,11 @@ scores = numpy.asarray(result)
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from et_cffi import errors
 from et_cffi._lib import LIBRARY_DIR, PACKAGE, ffi, lib
+from et_cffi.cdata import from_cdata
 from et_cffi.device import Device, DeviceType
 from et_cffi.dtypes import ScalarType
 from et_cffi.errors import ExecuTorchError
@@ -56,6 +58,8 @@ __all__ = [
     "Verification",
     "errors",
     "ffi",
+    "ffi_builder",
+    "from_cdata",
     "get_include",
     "get_library_dir",
     "lay_out",
@@ -73,3 +77,14 @@ def get_include() -> str:
 def get_library_dir() -> str:
     """The directory that holds libet_cffi and the runtime's libraries, for a C or C++ program's linker."""
     return LIBRARY_DIR
+
+
+def ffi_builder() -> Any:
+    """A `cffi.FFI` for another extension module's builder to include: `ffi.include(et_cffi.ffi_builder())`.
+
+    The module that is built then has the types and constants of et_cffi.h, the same ones that `et_cffi.ffi`
+    has, and its `lib` has the functions. It needs the package `cffi`, and `et_cffi` wherever it is imported.
+    """
+    from et_cffi._builder import builder
+
+    return builder(get_include())

@@ -182,3 +182,10 @@ def bytes_of(source: Any) -> memoryview:
     if not view.c_contiguous:
         raise InputKindError("the bytes of a program must be contiguous")
     return view.cast("B")
+
+
+def kept_bytes(source: Any) -> memoryview:
+    """The same, where they are unless somebody could write there: then a copy. A later write would change a
+    program or its weights under the runtime."""
+    view = bytes_of(source)
+    return memoryview(bytes(view)) if may_change(view) else view

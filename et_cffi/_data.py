@@ -6,20 +6,20 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from et_cffi._buffer import bytes_of, is_buffer
+from et_cffi._buffer import is_buffer, kept_bytes
 from et_cffi._destructor import Destructor
 from et_cffi._lib import ffi, lib
 from et_cffi.errors import DataNotFoundError, check
 
 
 class DataMap:
-    """A map from names to data, and the buffers that it reads."""
+    """A map from names to data, and what it was made of: paths, and the buffers that it reads."""
 
-    __slots__ = ("handle", "sources")
+    __slots__ = ("given", "handle")
 
-    def __init__(self, handle: Any, sources: list[Any]) -> None:
+    def __init__(self, handle: Any, given: list[str | memoryview]) -> None:
         self.handle = handle
-        self.sources = sources
+        self.given = given
 
 
 def load_data(given: Any) -> DataMap | None:
@@ -38,25 +38,23 @@ def load_data(given: Any) -> DataMap | None:
     check(lib.etcffi_data_map_new(made))
     # Who reads the buffers: the map, until its destructor has run and until every method that was loaded with
     # it is gone; each of their destructors holds them.
-    sources: list[Any] = []
-    handle = ffi.gc(made[0], Destructor(lib.etcffi_data_map_release, sources))
+    kept: list[str | memoryview] = []
+    handle = ffi.gc(made[0], Destructor(lib.etcffi_data_map_release, kept))
     for number, item in enumerate(items):
         if isinstance(item, (str, os.PathLike)):
             _add_file(handle, os.fsdecode(item))
+            kept.append(os.path.abspath(os.fsdecode(item)))
         elif is_buffer(item):
-            view = bytes_of(item)
-            copied = not view.readonly  # a later write would change the weights under the runtime
-            data = ffi.from_buffer(view)
-            if not copied:
-                sources.append(view)  # and not the cdata over it; program_from_buffer says why
+            view = kept_bytes(item)
+            kept.append(view)  # and not the cdata over it; program_from_buffer says why
             name = f"data buffer {number}".encode()
-            check(lib.etcffi_data_map_add_buffer(handle, name, data, len(view), copied))
+            check(lib.etcffi_data_map_add_buffer(handle, name, ffi.from_buffer(view), len(view), False))
         else:
             raise TypeError(
                 "data_path is a path, a buffer that holds a .ptd file, or a list of these, and "
                 f"item {number} of it is a {type(item).__name__}"
             )
-    return DataMap(handle, sources)
+    return DataMap(handle, kept)
 
 
 def _add_file(handle: Any, path: str) -> None:

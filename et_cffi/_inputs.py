@@ -13,6 +13,7 @@ from et_cffi._dlpack import describe_dlpack
 from et_cffi._lib import ffi, lib
 from et_cffi._memory import Memory
 from et_cffi._torch import describe_torch
+from et_cffi.cdata import CDataTensor, describe_cdata
 from et_cffi.errors import ExecuTorchError, InputKindError, ShapeError
 from et_cffi.metadata import MethodMeta, TensorInfo
 from et_cffi.tensor_buffer import TensorBuffer, describe_result
@@ -44,7 +45,7 @@ def as_inputs(inputs: Any, count: int) -> tuple[Any, ...]:
     if type(inputs) is list or type(inputs) is tuple:
         return tuple(inputs)
     if not isinstance(inputs, (list, tuple)):
-        if inputs is None or isinstance(inputs, (TensorBuffer, str, int, float)):
+        if inputs is None or isinstance(inputs, (TensorBuffer, CDataTensor, ffi.CData, str, int, float)):
             return (inputs,)
         if is_buffer(inputs) or hasattr(type(inputs), "__dlpack__"):
             return (inputs,)
@@ -185,8 +186,10 @@ def _write_scalar(value: Any, kind: str, source: Any) -> Memory | None:
 
 
 def describe(source: Any, info: TensorInfo) -> Memory | None:
-    """The one description that the three ways in, and a result passed back in, all end with."""
+    """The one description that the ways in, and a result passed back in, all end with."""
     memory = describe_result(source)
+    if memory is None:
+        memory = describe_cdata(source)
     if memory is None:
         memory = describe_torch(source)
     if memory is None:

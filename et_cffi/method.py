@@ -341,7 +341,8 @@ class Method:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "a Method holds native memory and cannot be pickled; load it again where it is needed"
+            "a Method holds native memory and cannot be pickled; pickle its program, and load the method "
+            "of it in each process"
         )
 
     def __repr__(self) -> str:

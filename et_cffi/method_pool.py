@@ -117,6 +117,12 @@ class MethodPool:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a MethodPool holds native memory and cannot be pickled; pickle its program, and make a pool "
+            "of it in each process"
+        )
+
     def _take(self) -> Method:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or bool(self._idle))

@@ -131,6 +131,9 @@ class ExecuTorchModule:
         """The names of the program's methods."""
         return list(self._program._indices)
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a module holds native memory and cannot be pickled; load it again in each process")
+
     def _method(self, name: str) -> Method:
         method = self._methods.get(name)
         if method is None:

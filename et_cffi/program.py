@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 from et_cffi._backend_options import BackendOptions, options_array
-from et_cffi._buffer import bytes_of, may_change
+from et_cffi._buffer import kept_bytes
 from et_cffi._data import DataMap
 from et_cffi._destructor import Destructor
 from et_cffi._lib import ffi, lib, text
@@ -37,13 +37,16 @@ class Program:
         self,
         handle: Any,
         destructor: Destructor,
-        source: Any,
+        source: str | memoryview,
+        verification: Verification,
         data: DataMap | None = None,
         tracer: Tracer | None = None,
     ) -> None:
         self._handle = handle
         self._destructor = destructor
+        # The file's path, or the bytes that the runtime reads.
         self._source = source
+        self._verification = verification
         self._data = data
         self._tracer = tracer
         self._indices: dict[str, int] = {}
@@ -119,7 +122,7 @@ class Program:
             raise failure(status)
         # Who reads the program's bytes, its data and the planned memory: this method, until its destructor
         # has run, which therefore holds them itself. The program object may be gone long before.
-        sources = (self._source, self._data.sources if self._data is not None else None, planned)
+        sources = (self._source, self._data.given if self._data is not None else None, planned)
         destructor = Destructor(lib.etcffi_method_release, sources)
         handle = ffi.gc(made[0], destructor)
         forward_log()
@@ -139,12 +142,47 @@ class Program:
         """
         require_tracer(self._tracer).write(etdump_path, debug_buffer_path)
 
+    def cdata(self) -> Any:
+        """The program as an `etcffi_program *`, for C code that loads methods of its own from it.
+
+        The pointer holds the program and its bytes. Hold it until the last method that C code loaded is
+        released.
+        """
+        self._require_handle()
+        return self._handle
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickles where to load the program from: its path, made absolute, or its bytes, and the same of its
+        data files. The file has to be there where it is loaded again.
+
+        Raises:
+            TypeError: it records an ETDump, which is of this process.
+        """
+        from et_cffi.runtime import load_again
+
+        if self._tracer is not None:
+            raise TypeError(
+                "a Program that records an ETDump belongs to its process and cannot be pickled; load it "
+                "there, with enable_etdump=True"
+            )
+        data = None if self._data is None else [_portable(item, protocol) for item in self._data.given]
+        return load_again, (_portable(self._source, protocol), int(self._verification), data)
+
     def _require_handle(self) -> None:
         if self._destructor.done:
             raise ExecuTorchError("the program is gone: the garbage collector has finalised it")
 
     def __repr__(self) -> str:
         return f"<et_cffi.Program with the methods {sorted(self._indices)}>"
+
+
+def _portable(source: str | memoryview, protocol: int) -> Any:
+    """A path as it is, and bytes as pickle takes them: from protocol 5 on without a copy."""
+    from pickle import PickleBuffer
+
+    if isinstance(source, str):
+        return source
+    return PickleBuffer(source) if protocol >= 5 else bytes(source)
 
 
 def program_from_path(
@@ -172,7 +210,7 @@ def program_from_path(
     destructor = Destructor(lib.etcffi_program_release)
     handle = ffi.gc(made[0], destructor)
     forward_log()
-    return Program(handle, destructor, None, data, tracer)
+    return Program(handle, destructor, os.path.abspath(path), verification, data, tracer)
 
 
 def program_from_buffer(
@@ -186,12 +224,10 @@ def program_from_buffer(
     Raises:
         InvalidProgramError: it is no whole program.
     """
-    view = bytes_of(source)
-    # A later write to the caller's buffer would change the program under the runtime.
-    copied = may_change(view)
+    view = kept_bytes(source)
     content = ffi.from_buffer(view)
     made = ffi.new("etcffi_program **")
-    status = lib.etcffi_program_load_buffer(content, len(view), copied, int(verification), made)
+    status = lib.etcffi_program_load_buffer(content, len(view), False, int(verification), made)
     if status:
         raise failure(status)
     # Who reads the bytes: the runtime, until the last of the program and its methods is destroyed. Each of
@@ -199,8 +235,7 @@ def program_from_buffer(
     # order in which a garbage collector finds them. They hold the view, and not the cdata over it: CPython's
     # collector empties a memoryview that it finds in a cycle, and the cdata would then give back a buffer of
     # a view that has none.
-    kept = None if copied else view
-    destructor = Destructor(lib.etcffi_program_release, kept)
+    destructor = Destructor(lib.etcffi_program_release, view)
     handle = ffi.gc(made[0], destructor)
     forward_log()
-    return Program(handle, destructor, kept, data, tracer)
+    return Program(handle, destructor, view, verification, data, tracer)

@@ -162,6 +162,11 @@ class Runtime:
         forward_log()
 
 
+def load_again(source: Any, verification: int, data: Any) -> Program:
+    """Loads a pickled program, in this process."""
+    return Runtime.get().load_program(source, verification=Verification(verification), data_path=data)
+
+
 def _names(count: int, name_at: Any) -> list[str]:
     names, name = [], ffi.new("char const **")
     for index in range(count):

@@ -6,6 +6,7 @@ from typing import Any
 
 from et_cffi._lib import address_of, capsule, cpython, ffi, lib
 from et_cffi._memory import Memory
+from et_cffi.cdata import pointer_to
 from et_cffi.device import CPU, Device, DeviceType
 from et_cffi.dtypes import DTYPES, ScalarType
 from et_cffi.errors import DeviceError, check
@@ -125,6 +126,19 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
         import numpy
 
         return bytes(numpy.asarray(self).tobytes())
+
+    def cdata(self) -> Any:
+        """A cffi pointer to the first element, for C code: `float *`, `int64_t *`, ... A dtype that C has no
+        type for (float16, bfloat16) is pointed at as the unsigned integer of its width.
+
+        The same memory, not a copy. The pointer holds it, whatever becomes of this buffer and the method.
+        What cffi makes of the pointer (`pointer + 1`, a cast, a copy in a struct) holds nothing.
+
+        Raises:
+            DeviceError: the host cannot read the memory.
+        """
+        self._require_host("pointed at from C")
+        return pointer_to(self._memory.data, self.dtype, self)
 
     def to_host(self) -> TensorBuffer:
         """The same tensor in the host's memory: a copy of memory on a device, made by the device's allocator;

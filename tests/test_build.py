@@ -200,9 +200,20 @@ def shared_objects() -> list[Path]:
 
 @linux_only
 def test_everything_that_is_bundled_is_there(sdk):
-    names = {path.name for path in LIB.iterdir()}
-    assert names == {*sdk.LIBRARIES, "libet_cffi.so", "EXECUTORCH_VERSION", "LICENSE.executorch"}
+    names = {path.name for path in LIB.iterdir() if not path.name.startswith("LICENSE.")}
+    assert names == {*sdk.LIBRARIES, "libet_cffi.so", "EXECUTORCH_VERSION"}
     assert (LIB / "EXECUTORCH_VERSION").read_text() == f"{sdk.VERSION}\n"
+
+
+def test_the_licenses_are_beside_the_libraries():
+    """And each is explained: what it is the license of, and where that is."""
+    licenses = {path.parent.name: path.read_bytes() for path in TREE.glob("third_party/*/LICENSE")}
+    assert {"executorch", "xnnpack", "cpuinfo", "pthreadpool", "fxdiv", "eigen", "flatcc"} < set(licenses)
+    assert set(licenses) == {path.name for path in (TREE / "third_party").iterdir() if path.is_dir()}
+    installed = {path.suffix[1:]: path.read_bytes() for path in LIB.glob("LICENSE.*")}
+    assert installed == licenses
+    rows = re.findall(r"^\| ([a-z0-9, ]+) \|", (TREE / "third_party/README.md").read_text(), re.MULTILINE)
+    assert {name for row in rows for name in row.split(", ")} == set(licenses)
 
 
 @linux_only

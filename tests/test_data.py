@@ -62,9 +62,10 @@ def test_nobody_else_holds_the_buffer():
     assert numpy.allclose(result, case.outputs[0], case.rtol, case.atol)
 
 
-def test_a_writable_buffer_is_copied():
+@pytest.mark.parametrize("given", [lambda content: content, lambda content: memoryview(content).toreadonly()])
+def test_a_buffer_that_somebody_can_write_is_copied(given):
     content = bytearray(PTD.read_bytes())
-    program = load(content)
+    program = load(given(content))
     content[:] = bytes(len(content))
     check(program)
 

@@ -366,7 +366,7 @@ def test_a_failed_check_on_another_thread():
 
 
 def test_a_method_cannot_be_pickled():
-    with pytest.raises(TypeError, match="load it again"):
+    with pytest.raises(TypeError, match="pickle its program"):
         pickle.dumps(load("add"))
 
 

@@ -50,6 +50,7 @@ FLAT = "test_memory_is_flat.py::"
 TORCH = "test_storage_of_torch.py::"
 OUT = "../test_out.py::"
 REUSED = "../test_result_memory.py::"
+POINTERS = "test_pointers.py::"
 
 METHOD = "et_cffi/method.py"
 BUFFER = "et_cffi/_buffer.py"
@@ -129,6 +130,30 @@ MUTATIONS = [
         "read_only=versioned and bool(managed.flags & lib.ETCFFI_DLPACK_READ_ONLY),",
         "read_only=False,",
         RULE + "test_read_only_memory_is_unchanged_after_a_method_that_writes_its_input[2-False]",
+    ),
+    Mutation(
+        "et_cffi/cdata.py",
+        "self._owner = (cdata, owner)",
+        "self._owner = (cdata, None)",
+        HELD + "test_held_until_replaced[set_inputs-cdata_with_an_owner]",
+    ),
+    Mutation(
+        "et_cffi/cdata.py",
+        "self._owner = (cdata, owner)",
+        "self._owner = (None, owner)",
+        HELD + "test_held_until_replaced[set_inputs-cdata]",
+    ),
+    Mutation(
+        "et_cffi/cdata.py",
+        "pinned=source._pinned",
+        "pinned=True",
+        RULE + "test_copied[cdata_to_be_copied]",
+    ),
+    Mutation(
+        "et_cffi/cdata.py",
+        "pinned=source._pinned",
+        "pinned=False",
+        RULE + "test_pointed_at[cdata]",
     ),
     Mutation("et_cffi/tensor_buffer.py", "pinned=True", "pinned=False", RULE + "test_pointed_at[result]"),
     Mutation(
@@ -329,6 +354,12 @@ MUTATIONS = [
         ": program_(etcffi::Ref<etcffi_program>::adopt(program)), data_",
         BYTES + "test_a_method_outlives_a_program_that_was_mapped[constant_output]",
     ),
+    Mutation(
+        "et_cffi/cdata.py",
+        "lambda _pointer, _owner=owner: None",
+        "lambda _pointer: None",
+        POINTERS + "test_a_pointer_outlives_the_result_and_its_method[add-lent]",
+    ),
     # One thread at a time.
     Mutation(
         METHOD,
@@ -454,9 +485,9 @@ MUTATIONS = [
         BYTES + "test_one_reference_while_anything_is_loaded_and_none_after[add_unplanned]",
     ),
     Mutation(
-        "et_cffi/program.py",
-        "kept = None if copied else view",
-        "kept = view",
+        BUFFER,
+        "return memoryview(bytes(view)) if may_change(view) else view",
+        "return view",
         BYTES + "test_copied_bytes_are_not_held",
     ),
     Mutation(

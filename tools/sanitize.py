@@ -45,8 +45,9 @@ NOT_HERE = [
     # These limit the address space of their children, of which the sanitizer takes terabytes.
     "--ignore=tests/fuzz",
     "--deselect=tests/test_docs.py::test_a_page_runs[docs/fuzzing.md]",
-    # These build the package.
+    # These build the package, or programs that link it without the sanitizer's library.
     "--ignore=tests/test_build.py",
+    "--ignore=tests/test_examples_embedding.py",
 ]
 MODEL = "tests/models/add_unplanned.pte"
 

@@ -57,6 +57,7 @@ def test_what_a_result_says_of_itself(device):
     [
         (lambda result: result.__array_interface__, "array"),
         (lambda result: result.tobytes(), "bytes"),
+        (lambda result: result.cdata(), "C"),
         (numpy.asarray, "array"),
         (numpy.array, "array"),
         (lambda result: numpy.zeros((2, 2), numpy.float32) + result, "array"),

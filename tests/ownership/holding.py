@@ -14,6 +14,8 @@ import numpy
 from dlpack_producer import READ_ONLY, Producer
 from support import load
 
+from et_cffi import ffi, from_cdata
+
 Values = numpy.ndarray[Any, Any]
 
 
@@ -102,6 +104,20 @@ def _result(values):
     return buffer, numpy.asarray(buffer), buffer
 
 
+def _cdata(values):
+    memory = ffi.new(f"float[{values.size}]", values.ravel().tolist())
+    return from_cdata(memory, values.shape), numpy.frombuffer(ffi.buffer(memory), values.dtype), memory
+
+
+def _cdata_with_an_owner(values):
+    # A pointer into a struct, which holds nothing by itself.
+    memory = ffi.new("etcffi_memory *")
+    pointer = ffi.cast("float *", memory.sizes)
+    pointer[0 : values.size] = values.ravel().tolist()
+    array = numpy.frombuffer(ffi.buffer(pointer, values.nbytes), values.dtype)
+    return from_cdata(pointer, values.shape, owner=memory), array, memory
+
+
 def _dlpack(versioned: bool):
     def make(values):
         producer = Producer(values.copy(), versioned=versioned)
@@ -118,6 +134,8 @@ POINTED_AT = {
     "array_array": _array,
     "ctypes": _ctypes,
     "result": _result,
+    "cdata": _cdata,
+    "cdata_with_an_owner": _cdata_with_an_owner,
     "dlpack": _dlpack(False),
     "dlpack_versioned": _dlpack(True),
 }
@@ -148,6 +166,12 @@ def _misaligned(values):
     return array, array, memory
 
 
+def _cdata_to_be_copied(values):
+    memory = ffi.new(f"float[{values.size}]", values.ravel().tolist())
+    array = numpy.frombuffer(ffi.buffer(memory), values.dtype)
+    return from_cdata(memory, values.shape, copy=True), array, memory
+
+
 def _dlpack_read_only(values):
     producer = Producer(values.copy(), versioned=True, flags=READ_ONLY)
     return producer, producer.array, producer
@@ -158,6 +182,7 @@ COPIED = {
     "bytes": _bytes,
     "read_only_view_of_bytearray": _read_only_view,
     "misaligned": _misaligned,
+    "cdata_to_be_copied": _cdata_to_be_copied,
     "dlpack_read_only": _dlpack_read_only,
 }
 

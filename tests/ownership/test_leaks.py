@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import array as arrays
 import gc
+import pickle
 import sys
 import weakref
 
 import model_index
 import pytest
 
-from et_cffi import Runtime
+from et_cffi import Runtime, from_cdata
 from et_cffi._lib import capsule, ffi, lib
 from et_cffi.errors import ExecuTorchError, MethodStateError
 
@@ -64,6 +65,21 @@ def test_set_inputs(programs, name):
         for _ in TIMES:
             (result,) = method.execute()
             assert values_of(result) == SUM
+
+
+@NAMES
+def test_pointers(programs, name):
+    method = programs[name].load_method("forward")
+    for _ in TIMES:
+        x, y = ffi.new("float[2][2]", [[1, -2], [3, 5]]), ffi.new("float[4]", list(Y))
+        given = [from_cdata(x, (2, 2)), from_cdata(ffi.cast("float *", y), (2, 2), owner=y)]
+        pointer = method.execute(given)[0].cdata()
+        assert list(pointer[0:4]) == list(SUM)
+
+
+def test_pickled(programs):
+    for _ in TIMES:
+        assert pickle.loads(pickle.dumps(programs["add"])).method_names == {"forward"}
 
 
 @NAMES

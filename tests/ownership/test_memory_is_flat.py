@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 
 import model_index
 import numpy
@@ -12,7 +13,7 @@ from holding import X, Y
 from support import case_of, collect, load, program, resident
 
 import et_cffi.method
-from et_cffi import Runtime
+from et_cffi import Runtime, ffi, from_cdata
 from et_cffi.errors import ExecuTorchError
 
 pytestmark = pytest.mark.linux
@@ -64,6 +65,28 @@ def test_runs(name, clone, in_one_step):
             method.get_outputs(clone_outputs=not clone)
 
     check_flat(run, RUNS if name != "twenty_unplanned" else 1000, 500, MEGABYTE)
+
+
+@pytest.mark.parametrize("name", ["add", "add_unplanned"])
+def test_pointers_in_and_out(name):
+    """Fails where an input's cdata or its owner stays held, or a result's pointer is never let go of."""
+    method = load(name)
+
+    def run():
+        x, y = ffi.new("float[4]"), ffi.new("float[4]")
+        (result,) = method.execute(
+            [from_cdata(x, (2, 2)), from_cdata(ffi.cast("float *", y), (2, 2), owner=y)]
+        )
+        assert result.cdata()[3] == 0
+
+    check_flat(run, RUNS, 500, MEGABYTE)
+
+
+@pytest.mark.parametrize("source", ["path", "bytes"])
+def test_programs_that_are_pickled(source):
+    path = model_index.path("conv_xnnpack")
+    program = Runtime.get().load_program(path if source == "path" else path.read_bytes())
+    check_flat(lambda: pickle.loads(pickle.dumps(program)), 500, 50, MEGABYTE)
 
 
 def test_runs_with_large_outputs():
