@@ -49,7 +49,6 @@ CPP = [
     for folder in (
         "csrc",
         "tests/device/plugin",
-        "tests/native",
         "benchmarks",
         "examples/*_program",
         "examples/cffi_app",

@@ -107,8 +107,8 @@ class RunningInC(Running):
 
 
 def test_a_run_that_finds_the_method_busy(backend):
-    """It took none of its inputs, and the method has those of before, which are kept. Fails where they are let
-    go of (cpython.c, settle: `status != ETCFFI_Busy`)."""
+    """It took none of its inputs, and the method has those of before, which are kept. Fails where they are
+    let go of (cpython.c, settle: `status != ETCFFI_Busy`)."""
     Runtime.get().backend_registry.set_input_needs(backend.name(5), padding=0, alignment=1)
     method = backend.load(5)
     before, refused = Source(POINTED_AT["numpy"], X), Source(POINTED_AT["numpy"], X)
