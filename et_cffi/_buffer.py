@@ -85,9 +85,9 @@ def _describe_view(view: memoryview, info: TensorInfo, scalar_type: ScalarType |
         shape,
         strides,
         view,
-        # A read-only buffer stays put too, but a kernel may write to its input, and Python shares
-        # immutable objects: writing into one would reach whoever else holds it.
-        pinned=not view.readonly and can_be_located,
+        pinned=can_be_located,
+        # A kernel may write to its input, and Python shares immutable objects: writing into one would reach
+        # whoever else holds it.
         read_only=view.readonly,
         locate=(lambda: _locate(view)) if can_be_located else None,
         release_owner=view.release,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -151,6 +151,9 @@ class Program:
         self._require_handle()
         return self._handle
 
+    # Set by runtime.py: a runtime loads its libraries before it loads a program.
+    _load_again: Callable[[Any, int, Any], Program]
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles where to load the program from: its path, made absolute, or its bytes, and the same of its
         data files. The file has to be there where it is loaded again.
@@ -158,15 +161,13 @@ class Program:
         Raises:
             TypeError: it records an ETDump, which is of this process.
         """
-        from et_cffi.runtime import load_again
-
         if self._tracer is not None:
             raise TypeError(
                 "a Program that records an ETDump belongs to its process and cannot be pickled; load it "
                 "there, with enable_etdump=True"
             )
         data = None if self._data is None else [_portable(item, protocol) for item in self._data.given]
-        return load_again, (_portable(self._source, protocol), int(self._verification), data)
+        return self._load_again, (_portable(self._source, protocol), int(self._verification), data)
 
     def _require_handle(self) -> None:
         if self._destructor.done:

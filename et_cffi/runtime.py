@@ -167,6 +167,9 @@ def load_again(source: Any, verification: int, data: Any) -> Program:
     return Runtime.get().load_program(source, verification=Verification(verification), data_path=data)
 
 
+Program._load_again = staticmethod(load_again)
+
+
 def _names(count: int, name_at: Any) -> list[str]:
     names, name = [], ffi.new("char const **")
     for index in range(count):

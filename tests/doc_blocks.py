@@ -13,6 +13,8 @@ A fence says what its block is: a language, and words that say where it runs. Wh
     sh install          run by `nox -s readme`, in a clone and an environment of its own
     sh nox              `nox -s NAME`, and nothing else: the session has to exist, and CI runs it
     sh export           `nox -s torch` does the same; the packages have to be its own, the scripts to exist
+    sh dist             `nox -s dist` does the same; read by bash
+    sh measure          takes minutes; the script has to exist, and tests/test_benchmarks.py runs its parts
     sh gpu              read by bash; to run it takes a GPU
     console             commands after "$ ", and exactly what they print
     c, cpp              compiled
@@ -48,10 +50,11 @@ OWN_TESTS = {
     "docs/examples.md": ["test_examples.py", "examples_with_packages.py"],
 }
 
+ELSEWHERE = {"device", "gpu", "declaration", "install", "nox", "export", "dist", "measure"}
 PYTHON = {"", "continued", "cpython", "cpython continued", "torch", "torch continued"}
 KINDS = {
     "python": PYTHON | {"device", "gpu", "declaration"},
-    "sh": {"", "install", "nox", "export", "gpu"},
+    "sh": {"", "install", "nox", "export", "dist", "measure", "gpu"},
     "console": {""},
     "c": {""},
     "cpp": {""},
@@ -168,7 +171,7 @@ def run_page(blocks: list[Block], directory: Path, torch: bool) -> list[Block]:
             assert not target.is_symlink() and target.resolve().is_relative_to(directory.resolve())
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(block.text, encoding="utf-8")
-        elsewhere = {"device", "gpu", "declaration", "install", "nox", "export"} & set(block.words.split())
+        elsewhere = ELSEWHERE & set(block.words.split())
         if block.file or elsewhere or ("torch" in block.words) is not torch:
             continue
         if "cpython" in block.words and sys.implementation.name != "cpython":
@@ -209,6 +212,9 @@ def check(block: Block, directory: Path, sessions: set[str]) -> None:
             for line in block.text.splitlines():
                 words = shlex.split(line, comments=True)
                 assert words[:2] == ["nox", "-s"] and words[2] in sessions, f"{block.place}: {line}"
+        elif block.words == "measure":
+            for line in block.text.splitlines():
+                assert line.split()[0] == "python" and (ROOT / line.split()[1]).is_file(), block.place
         elif block.words == "export":
             installed = (ROOT / "noxfile.py").read_text(encoding="utf-8")
             packages = re.findall(r"[\w.-]+==[\w.]+", block.text)

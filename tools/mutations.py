@@ -78,7 +78,9 @@ MUTATIONS = [
     Mutation(
         METHOD,
         "            for held in self._held + self._held_refused:\n                held.release()\n"
-        "            self._held, self._held_refused = [], []\n",
+        "            self._held, self._held_refused = [], []\n"
+        "            # It keeps the method too, and what it gave last. Whoever still has it finds it held.\n"
+        "            self._runner = self._quick = None\n",
         "",
         HELD + "test_held_until_closed[set_inputs-numpy]",
     ),
@@ -105,7 +107,7 @@ MUTATIONS = [
         "csrc/input.cpp",
         "(memory.flags & ETCFFI_PINNED) == 0 || !slot.unknown_backend.empty()",
         "!slot.unknown_backend.empty()",
-        RULE + "test_copied[numpy_read_only]",
+        RULE + "test_copied[cdata_to_be_copied]",
     ),
     Mutation(
         "csrc/input.cpp",
@@ -115,13 +117,13 @@ MUTATIONS = [
     ),
     Mutation(
         BUFFER,
-        "pinned=not view.readonly and can_be_located",
-        "pinned=can_be_located",
+        "read_only=view.readonly,",
+        "read_only=False,",
         RULE + "test_read_only_memory_is_unchanged_after_a_method_that_writes_its_input[0-False]",
     ),
     Mutation(
         BUFFER,
-        "pinned=not view.readonly and can_be_located",
+        "pinned=can_be_located",
         "pinned=False",
         RULE + "test_pointed_at[numpy]",
     ),
@@ -158,7 +160,7 @@ MUTATIONS = [
     Mutation("et_cffi/tensor_buffer.py", "pinned=True", "pinned=False", RULE + "test_pointed_at[result]"),
     Mutation(
         "csrc/cpython.c",
-        "memory->flags = view->readonly ? 0 : ETCFFI_PINNED;",
+        "memory->flags = view->readonly ? ETCFFI_READ_ONLY : ETCFFI_PINNED;",
         "memory->flags = ETCFFI_PINNED;",
         RULE + "test_read_only_memory_is_unchanged_after_a_method_that_writes_its_input[0-True]",
     ),
@@ -243,6 +245,26 @@ MUTATIONS = [
     ),
     # Setting inputs is not all or nothing.
     Mutation(
+        "csrc/cpython.c",
+        "added = PyList_Append(runner->refused, PyList_GetItem(pins, i)) == 0;",
+        "",
+        REFUSED + "test_both_sets_are_kept_after_a_refusal_half_way[numpy-execute]",
+    ),
+    Mutation(
+        "csrc/cpython.c",
+        "    drop_refused(runner);\n",
+        "",
+        REFUSED + "test_retrying_adds_up_to_nothing[execute]",
+    ),
+    Mutation(
+        "csrc/cpython.c",
+        "    refuse(runner); /* any call",
+        "    /* any call",
+        REFUSED
+        + "test_nothing_runs_and_nothing_is_read_after_any_refusal"
+        + "[add-an exception of the caller's-execute]",
+    ),
+    Mutation(
         METHOD,
         "            self._held_refused += pointed_at\n",
         "",
@@ -268,8 +290,8 @@ MUTATIONS = [
     ),
     Mutation(
         METHOD,
-        "            lib.etcffi_method_refuse_inputs(handle)\n            self._results = {}\n",
-        "            self._results = {}\n",
+        "            lib.etcffi_method_refuse_inputs(handle)\n            self._replace_results({})\n",
+        "            self._replace_results({})\n",
         REFUSED
         + "test_nothing_runs_and_nothing_is_read_after_any_refusal"
         + "[add-an exception of the caller's-set_inputs]",
@@ -326,14 +348,14 @@ MUTATIONS = [
     ),
     Mutation(
         METHOD,
-        "results[clone] = converted = self._converted(values)",
-        "converted = self._converted(values)",
+        "        results[clone] = converted\n",
+        "",
         RESULTS + "test_read_twice_in_one_execution_they_are_the_same_objects[add-two steps-cloned]",
     ),
     Mutation(
-        METHOD,
-        "        kept[clone] = results\n",
-        "",
+        "csrc/cpython.c",
+        "  runner->left = results == NULL ? Py_None : results;\n",
+        "  runner->left = Py_None;\n",
         RESULTS + "test_read_twice_in_one_execution_they_are_the_same_objects[add-one step-cloned]",
     ),
     Mutation(
@@ -365,13 +387,13 @@ MUTATIONS = [
         METHOD,
         "self._claim.acquire(blocking=False)",
         "self._claim.acquire(timeout=10)",
-        THREADS + "test_a_second_thread_is_refused_at_once[execute]",
+        THREADS + "test_a_second_thread_is_refused_at_once[execute-two steps]",
     ),
     Mutation(
         METHOD,
         "self._claim = threading.RLock()",
         "self._claim = threading.Semaphore(1000)",
-        THREADS + "test_a_second_thread_is_refused_at_once[get_outputs]",
+        THREADS + "test_a_second_thread_is_refused_at_once[get_outputs-two steps]",
     ),
     Mutation(
         "csrc/method.h",
@@ -386,10 +408,16 @@ MUTATIONS = [
         THREADS + "test_a_use_in_the_middle_of_a_run_is_refused[set_inputs]",
     ),
     Mutation(
-        METHOD,
-        "                    self._running = True\n                    ran =",
-        "                    ran =",
-        NESTED + "test_ctrl_c_before_it_is_settled_what_to_hold[in_one_step-_ran]",
+        "csrc/cpython.c",
+        "if (use < 0 || runner->running) {",
+        "if (false) {",
+        THREADS + "test_a_second_thread_is_refused_at_once[close-one step]",
+    ),
+    Mutation(
+        "csrc/cpython.c",
+        "(status != ETCFFI_Busy && etcffi_method_has_inputs(runner->method) != 0)",
+        "etcffi_method_has_inputs(runner->method) != 0",
+        THREADS + "test_a_run_that_finds_the_method_busy",
     ),
     # Used in the middle of its own use.
     Mutation(
@@ -400,34 +428,34 @@ MUTATIONS = [
     ),
     Mutation(
         METHOD,
-        "            self._results = results\n",
-        "",
+        "            results = self._replace_results({})\n",
+        "            results: Results = {}\n",
         NESTED + "test_results_of_an_inner_run_are_not_given_for_the_outer_inputs[add_unplanned]",
     ),
     Mutation(
         METHOD,
-        "            lib.etcffi_method_refuse_inputs(handle)\n            self._results = {}\n",
+        "            lib.etcffi_method_refuse_inputs(handle)\n            self._replace_results({})\n",
         "            lib.etcffi_method_refuse_inputs(handle)\n",
         NESTED + "test_results_of_an_inner_run_are_not_given_after_the_outer_inputs_were_refused[add]",
     ),
     Mutation(
         METHOD,
-        "            lib.etcffi_method_refuse_inputs(self._handle)\n",
-        "",
-        NESTED + "test_ctrl_c_before_it_is_settled_what_to_hold[only_set-_replace_inputs]",
+        "            lib.etcffi_method_refuse_inputs(self._handle)\n            self._replace_results({})\n",
+        "            self._replace_results({})\n",
+        NESTED + "test_ctrl_c_before_it_is_settled_what_to_hold[only_set]",
     ),
     Mutation(
         METHOD,
-        "if self._calls or (self._runner",
-        "if (self._runner",
+        "if self._calls or self._running:",
+        "if self._running:",
         NESTED + "test_a_producer_that_closes_the_method[in_two_steps-add]",
     ),
     # Closed, dropped, broken off.
     Mutation(
         METHOD,
-        "if self._destructor.done or running:",
-        "if self._handle is None or running:",
-        GONE + "test_a_finaliser_in_a_cycle_that_uses_the_method[False-False]",
+        "            if self._destructor.done:\n",
+        "            if self._handle is None:\n",
+        GONE + "test_a_finaliser_in_a_cycle_that_uses_the_method[no runner-False-False]",
     ),
     Mutation(
         "et_cffi/program.py",
@@ -454,11 +482,23 @@ MUTATIONS = [
         GONE + "test_a_cycle_through_a_held_input_is_collected[True-knot]",
     ),
     Mutation(
+        "csrc/cpython.c",
+        "  Py_VISIT(((Runner *)self)->held);\n",
+        "",
+        GONE + "test_a_cycle_through_a_held_input_is_collected[True-knot]",
+    ),
+    Mutation(
         METHOD,
-        "        owned = [\n            TensorBuffer._adopt(address_of(value.tensor)) if value.tag == _TENSOR"
-        " else value\n            for value in values\n        ]\n        return [self._result(item) if "
-        "type(item) is TensorBuffer else self._value(item) for item in owned]",
-        "        return [\n            self._result(TensorBuffer._adopt(address_of(value.tensor)))\n"
+        "                    source.release()\n",
+        "                    pass\n",
+        GONE + "test_an_exception_between_claim_and_use_in_one_step",
+    ),
+    Mutation(
+        METHOD,
+        "        owned = [adopt(value.tensor) if value.tag == _TENSOR else value for value in values]\n"
+        "        return [self._result(item) if type(item) is TensorBuffer else self._value(item) for item in"
+        " owned]",
+        "        return [\n            self._result(adopt(value.tensor))\n"
         "            if value.tag == _TENSOR\n            else self._value(value)\n"
         "            for value in values\n        ]",
         FLAT + "test_a_failed_conversion_of_an_output",
@@ -567,6 +607,24 @@ TORCH_MUTATIONS = [
         "pinned=storage.resizable(),",
         "pinned=True,",
         TORCH + "test_a_storage_that_somebody_else_owns_is_copied[0]",
+    ),
+    Mutation(
+        "csrc/cpython.c",
+        "given->resizable ? ETCFFI_PINNED : 0",
+        "ETCFFI_PINNED",
+        TORCH + "test_a_storage_that_somebody_else_owns_is_copied_in_one_step[0]",
+    ),
+    Mutation(
+        "csrc/cpython.c",
+        "place.address != pin->owner.address || place.length != pin->owner.length",
+        "false",
+        TORCH + "test_a_storage_that_was_changed[set_-True]",
+    ),
+    Mutation(
+        "csrc/cpython.c",
+        "claims && !is_a_tensor(source) && PyObject",
+        "claims && PyObject",
+        "../test_torch.py::test_tensors_without_plain_memory",
     ),
     Mutation(
         "et_cffi/_torch.py",

@@ -13,6 +13,7 @@ from dlpack_producer import CUDA, METAL, OldProducer, Producer
 from holding import X, Y, settle
 from support import case_of, child, load
 
+import et_cffi.method
 from et_cffi import Runtime, ffi, lib
 from et_cffi.errors import (
     DeviceError,
@@ -151,9 +152,12 @@ def outcome_of(use, used):
 
 @pytest.mark.parametrize("old", [False, True])
 @pytest.mark.parametrize("in_one_step", [False, True])
-def test_a_finaliser_in_a_cycle_that_uses_the_method(in_one_step, old):
+@pytest.mark.parametrize("runner", [True, False], ids=["runner", "no runner"])
+def test_a_finaliser_in_a_cycle_that_uses_the_method(runner, in_one_step, old, monkeypatch):
     """The collector finalises a cycle in any order: the method works still, or is closed already. Fails where
     a handle that was given back is used (method.py, _enter: `self._destructor.done`)."""
+    if not runner:  # which keeps the native method as long as itself
+        monkeypatch.setattr(et_cffi.method, "cpython", None)
     method = load("add_unplanned")
     memory, outcomes = Uses(X.tobytes()), []
     view = memoryview(memory).cast("f", (2, 2))
@@ -278,6 +282,17 @@ def test_an_exception_between_claim_and_use(make, error, first):
     del raised
     settle()
     assert producer.deleted == 1
+
+
+def test_an_exception_between_claim_and_use_in_one_step():
+    """What the runner has asked for and nobody came to claim is given back at once. Fails where it is left to
+    the exception (method.py, _run_asked: `source.release()`)."""
+    first, second = Producer(X.copy(), code=77), Producer(Y.copy())
+    with pytest.raises(DtypeError) as raised:
+        load("add_unplanned").execute([first, second])
+    assert len(raised.traceback) > 1
+    assert (first.deleted, second.deleted) == (len(first.asked), len(second.asked))
+    assert len(first.asked) == 1
 
 
 def test_a_capsule_that_is_given_twice():

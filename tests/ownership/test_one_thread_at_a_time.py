@@ -25,8 +25,8 @@ SUM = X + Y.reshape(2, 2)
 class Running:
     """A method that another thread is in the middle of running, until it is told to go on."""
 
-    def __init__(self, backend, method):
-        self.method = method
+    def __init__(self, backend, method, in_two_steps=False):
+        self.method, self.in_two_steps = method, in_two_steps
         self._entered, self._go_on = threading.Event(), threading.Event()
         self._calling = backend.calling(self._wait)
         self._thread = threading.Thread(target=self._run)
@@ -38,7 +38,11 @@ class Running:
             assert self._go_on.wait(60)
 
     def _run(self):
-        self.outputs = self.method.execute([X, Y, Z])
+        if self.in_two_steps:
+            self.method.set_inputs([X, Y, Z])
+            self.outputs = self.method.execute()
+        else:
+            self.outputs = self.method.execute([X, Y, Z])
 
     def __enter__(self):
         self._calling.__enter__()
@@ -64,11 +68,12 @@ USES = {
 }
 
 
+@pytest.mark.parametrize("in_two_steps", [False, True], ids=["one step", "two steps"])
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_a_second_thread_is_refused_at_once(backend, use):
-    """Fails where a method is not claimed by the thread that uses it (method.py, _acquire)."""
+def test_a_second_thread_is_refused_at_once(backend, use, in_two_steps):
+    """Fails where a method is not claimed by its thread (method.py, _acquire; cpython.c, hold)."""
     method = backend.load(0)
-    with Running(backend, method) as running:
+    with Running(backend, method, in_two_steps) as running:
         start = time.monotonic()
         with pytest.raises(ThreadError, match=r"another thread; load one method for each thread"):
             use(method)

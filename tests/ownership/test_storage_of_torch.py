@@ -80,6 +80,16 @@ def test_a_storage_that_somebody_else_owns_is_copied(torch, which):
     numpy.testing.assert_array_equal(two(method), X + Y)
 
 
+@pytest.mark.parametrize("which", range(4))
+def test_a_storage_that_somebody_else_owns_is_copied_in_one_step(torch, which):
+    """The same of a run by CPython's C API (cpython.c: `given->resizable`)."""
+    _, tensor, memory = list(borrowed(torch))[which]
+    method = load("add_unplanned")
+    numpy.testing.assert_array_equal(method.execute([tensor, torch.from_numpy(Y)])[0], X + Y)
+    numpy.frombuffer(memory, numpy.float32)[:] = OTHER.ravel()
+    numpy.testing.assert_array_equal(two(method), X + Y)
+
+
 def test_a_planned_input_is_copied(torch):
     method = load("add")
     x = own(torch, X)
