@@ -1191,7 +1191,7 @@ static bool run_claimed(Runner *runner, Given *given, int clone, etcffi_status *
 
 PyDoc_STRVAR(
     run_doc,
-    "run(inputs, clone, held) -> results, or (status, results), or (inputs,), or None\n\n"
+    "run(inputs, clone, held=False) -> results, or (status, results), or (inputs,), or None\n\n"
     "Set the inputs, run, get the outputs, and keep what the runtime was pointed at. The list of\n"
     "results where nothing else is to be done; with a status where the runtime has logged something,\n"
     "or where the status is not 0 and results is None. Where an input is not plain nothing happens;\n"
@@ -1236,14 +1236,14 @@ static void drop_refused(Runner *runner) {
 
 static PyObject *runner_run(PyObject *self, PyObject *const *args, Py_ssize_t count) {
   Runner *runner = (Runner *)self;
-  if (count != 3) {
-    return PyErr_Format(PyExc_TypeError, "run() takes 3 arguments");
+  if (count != 2 && count != 3) {
+    return PyErr_Format(PyExc_TypeError, "run() takes 2 or 3 arguments");
   }
   int clone = PyObject_IsTrue(args[1]);
   if (clone < 0) {
     return NULL;
   }
-  bool held = args[2] == Py_True;
+  bool held = count == 3 && args[2] == Py_True;
   if ((!held && atomic_load(&runner->use) != kIdle) || runner->held == NULL || runner->refused == NULL) {
     Py_RETURN_NONE;
   }

@@ -213,7 +213,7 @@ class Method:
         """
         quick = self._quick
         if quick is not None and out is None and inputs is not _NOT_GIVEN:
-            ran = quick(inputs, clone_outputs, False)
+            ran = quick(inputs, clone_outputs)
             if type(ran) is list:
                 return ran
             if ran is not None:
