@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from et_cffi._backend_options import BackendOptions
 from et_cffi.errors import MethodStateError
 from et_cffi.method import Method
 from et_cffi.program import Program
@@ -19,9 +20,10 @@ class MethodPool:
     """`size` methods loaded from one program: any thread executes on one that is idle.
 
     The program's weights are there once; planned memory and state are each method's own, so a method that
-    keeps state from call to call is not for a pool. Kernels that use threads of their own (XNNPACK) share
-    the runtime's thread pool and gain little from several methods: set `et_cffi.set_num_threads(1)` beside a
-    pool.
+    keeps state from call to call is not for a pool. XNNPACK's methods share one pool of threads and, unless
+    told otherwise, one workspace, so that they run one at a time. What gives most runs in a second is one
+    thread inside each and a workspace for each (docs/benchmarks.md): `et_cffi.set_num_threads(1)` and
+    `backend_options={"XnnpackBackend": {"workspace_sharing_mode": 0}}`.
 
     ```python
     import numpy
@@ -38,16 +40,26 @@ class MethodPool:
         program: where the methods are loaded from.
         method_name: which of its methods.
         size: how many, 1 or more.
+        backend_options: as for `Program.load_method`.
 
     Raises:
         ValueError: `size` is less than 1.
         ExecuTorchError: as `Program.load_method`.
     """
 
-    def __init__(self, program: Program, method_name: str, size: int) -> None:
+    def __init__(
+        self,
+        program: Program,
+        method_name: str,
+        size: int,
+        *,
+        backend_options: BackendOptions | None = None,
+    ) -> None:
         if size < 1:
             raise ValueError(f"a pool has 1 method or more, not {size}")
-        self._methods = [program.load_method(method_name) for _ in range(size)]
+        self._methods = [
+            program.load_method(method_name, backend_options=backend_options) for _ in range(size)
+        ]
         self._idle = deque(self._methods)
         self._changed = threading.Condition()
         self._closed = False

@@ -8,7 +8,7 @@ import time
 
 import numpy
 import pytest
-from model_index import path
+from model_index import cases, path
 
 from et_cffi import MethodPool, Runtime, errors
 
@@ -150,3 +150,16 @@ def test_a_waiting_thread_is_told_of_the_close(program):
 def test_a_pool_without_methods_is_refused(program, size):
     with pytest.raises(ValueError, match="1 method or more"):
         MethodPool(program, "forward", size)
+
+
+def test_options_of_a_backend():
+    """Each method has a workspace of its own: without, a second thread gains nothing of XNNPACK."""
+    program = Runtime.get().load_program(path("digits"))
+    case = cases("digits", "forward")[0]
+    with MethodPool(
+        program, "forward", 2, backend_options={"XnnpackBackend": {"workspace_sharing_mode": 0}}
+    ) as pool:
+        for (scores,) in pool.map([case.inputs] * 6):
+            numpy.testing.assert_allclose(scores, case.outputs[0], case.rtol, case.atol)
+    with pytest.raises(errors.ExecuTorchError, match="between 0 and 2"):
+        MethodPool(program, "forward", 2, backend_options={"XnnpackBackend": {"workspace_sharing_mode": 9}})
