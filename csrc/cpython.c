@@ -520,7 +520,7 @@ typedef struct {
   Py_ssize_t num_outputs;
   etcffi_value *inputs;
   etcffi_value *outputs;
-  Given *spare; /* one for each input, or NULL while a call has it */
+  _Atomic(Given *) spare; /* one for each input, or NULL while a call has it */
   char *kinds;  /* of each input */
   /* Of torch, where results are torch's; else NULL. */
   PyObject *tensor_type;
@@ -1152,9 +1152,8 @@ static bool take_sources(const Runner *runner, PyObject *inputs, Given *given) {
 
 /* Takes the inputs and asks them what has to be asked. The caller lets go of `given` in any case. */
 static Answer prepare(Runner *runner, PyObject *inputs, Given **given, bool claims) {
-  *given = runner->spare;
-  runner->spare = NULL;
-  if (*given == NULL) { /* an input's producer runs the method too */
+  *given = atomic_exchange(&runner->spare, NULL);
+  if (*given == NULL) { /* an input's producer runs the method too, or another thread tries to */
     *given = calloc((size_t)runner->num_inputs + 1, sizeof(Given));
   }
   if (*given == NULL) {
@@ -1168,9 +1167,8 @@ static void put_back(Runner *runner, Given *given) {
   for (Py_ssize_t i = 0; given != NULL && i < runner->num_inputs; ++i) {
     let_go(&given[i]);
   }
-  if (runner->spare == NULL) {
-    runner->spare = given;
-  } else {
+  Given *none = NULL;
+  if (!atomic_compare_exchange_strong(&runner->spare, &none, given)) {
     free(given);
   }
 }
