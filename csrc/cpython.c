@@ -521,7 +521,7 @@ typedef struct {
   etcffi_value *inputs;
   etcffi_value *outputs;
   _Atomic(Given *) spare; /* one for each input, or NULL while a call has it */
-  char *kinds;  /* of each input */
+  char *kinds;            /* of each input */
   /* Of torch, where results are torch's; else NULL. */
   PyObject *tensor_type;
   PyObject *is_neg;
