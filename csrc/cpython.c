@@ -300,6 +300,7 @@ typedef struct {
   PyObject *storage;
   Place place;
   bool resizable;
+  bool asked; /* its Python code has run, which may have changed the caller's list */
   /* Of a DLPack producer: what it answered, and the capsule's tensor once it is claimed. */
   PyObject *device;
   PyObject *capsule;
@@ -316,6 +317,7 @@ static void let_go(Given *given) {
   Py_CLEAR(given->capsule);
   Py_CLEAR(given->storage);
   Py_CLEAR(given->source);
+  given->asked = false;
 }
 
 /* A pin that takes over what holds the input's memory. */
@@ -538,7 +540,10 @@ typedef struct {
      between. */
   PyObject *held;
   PyObject *refused;
-  /* What a plain run left since the Python layer last looked: its results, or None where it was refused. */
+  /* The Python layer's results of the last run, or NULL; and what a plain run left since it last looked: its
+     results, or None where it was refused. Only one of the two is there: nothing is kept beyond the next run.
+   */
+  PyObject *results;
   PyObject *left;
   bool left_clones;
 } Runner;
@@ -576,6 +581,7 @@ static void runner_dealloc(PyObject *self) {
   Py_XDECREF(runner->is_neg);
   Py_XDECREF(runner->is_conj);
   Py_XDECREF(runner->left);
+  Py_XDECREF(runner->results);
   Py_XDECREF(runner->held);
   Py_XDECREF(runner->refused);
   freefunc free_slot = (freefunc)PyType_GetSlot(type, Py_tp_free);
@@ -588,6 +594,7 @@ static int runner_traverse(PyObject *self, visitproc visit, void *arg) {
   Py_VISIT(Py_TYPE(self));
 #endif
   Py_VISIT(((Runner *)self)->left);
+  Py_VISIT(((Runner *)self)->results);
   Py_VISIT(((Runner *)self)->held);
   Py_VISIT(((Runner *)self)->refused);
   return 0;
@@ -597,6 +604,7 @@ static int runner_clear(PyObject *self) {
   Runner *runner = (Runner *)self;
   etcffi_method_refuse_inputs(runner->method); /* whoever comes to it still reads none of them */
   Py_CLEAR(runner->left);
+  Py_CLEAR(runner->results);
   Py_CLEAR(runner->held);
   Py_CLEAR(runner->refused);
   return 0;
@@ -716,6 +724,7 @@ static const char legacy[] = "dltensor", versioned[] = "dltensor_versioned";
 
 /* Asks a producer of today for a capsule; an older one, or one of a device, is left to the Python layer. */
 static Answer ask_dlpack(Given *given) {
+  given->asked = true;
   PyObject *method = PyObject_GetAttr((PyObject *)Py_TYPE(given->source), dlpack_device_name);
   if (method == NULL) {
     PyErr_Clear();
@@ -860,7 +869,7 @@ static PyType_Spec asked_spec = {
 static PyObject *inputs_asked(const Runner *runner, Given *given) {
   bool any = false;
   for (Py_ssize_t i = 0; i < runner->num_inputs; ++i) {
-    any = any || given[i].capsule != NULL;
+    any = any || given[i].asked;
   }
   if (!any) {
     Py_RETURN_NONE;
@@ -1087,14 +1096,21 @@ static PyObject *take_pins(Runner *runner, Given *given, Py_ssize_t pointed_at) 
   return pins;
 }
 
+static void leave(Runner *runner, PyObject *results, bool clones) {
+  PyObject *left = runner->left, *before = runner->results;
+  Py_INCREF(results);
+  runner->left = results;
+  runner->left_clones = clones;
+  runner->results = NULL;
+  Py_XDECREF(left);
+  Py_XDECREF(before);
+}
+
 /* Nothing is run and nothing read until a whole set of inputs is there; what any set left is held until then.
  */
 static void refuse(Runner *runner) {
   etcffi_method_refuse_inputs(runner->method);
-  PyObject *before = runner->left;
-  Py_INCREF(Py_None);
-  runner->left = Py_None;
-  Py_XDECREF(before);
+  leave(runner, Py_None, false);
 }
 
 /* After the runtime was given pointers: settles who holds what is behind them. False, with an exception,
@@ -1201,11 +1217,7 @@ PyDoc_STRVAR(
 static PyObject *answer_of(Runner *runner, Given *given, etcffi_status status, int clone) {
   PyObject *results = status == 0 ? take_results(runner) : NULL;
   bool failed = status == 0 && results == NULL;
-  PyObject *before = runner->left;
-  runner->left = results == NULL ? Py_None : results;
-  runner->left_clones = clone != 0;
-  Py_INCREF(runner->left);
-  Py_XDECREF(before);
+  leave(runner, results == NULL ? Py_None : results, clone != 0);
   failed = !settle(runner, given, status) || failed;
   PyObject *answer = NULL;
   uint64_t logged = *runner->log_counter;
@@ -1305,9 +1317,24 @@ static PyObject *runner_left(PyObject *self, void *Py_UNUSED(closure)) {
   return Py_BuildValue("(OO)", runner->left_clones ? Py_True : Py_False, runner->left);
 }
 
-static PyObject *runner_forget(PyObject *self, PyObject *Py_UNUSED(none)) {
-  Py_CLEAR(((Runner *)self)->left);
-  Py_RETURN_NONE;
+static PyObject *get_results(PyObject *self, void *Py_UNUSED(closure)) {
+  PyObject *results = ((Runner *)self)->results;
+  if (results == NULL) {
+    Py_RETURN_NONE;
+  }
+  Py_INCREF(results);
+  return results;
+}
+
+static int set_results(PyObject *self, PyObject *value, void *Py_UNUSED(closure)) {
+  Runner *runner = (Runner *)self;
+  PyObject *results = runner->results, *left = runner->left;
+  Py_XINCREF(value);
+  runner->results = value;
+  runner->left = NULL;
+  Py_XDECREF(results);
+  Py_XDECREF(left);
+  return 0;
 }
 
 static PyObject *get_list(PyObject *self, void *closure) {
@@ -1338,6 +1365,7 @@ static PyObject *runner_exchanges(PyObject *self, void *Py_UNUSED(closure)) {
 static PyGetSetDef runner_getset[] = {
     {"exchanges", runner_exchanges, NULL, "Whether it makes torch tensors of results on the host.", NULL},
     {"left", runner_left, NULL, "What runs left: None, or (clones, results or None).", NULL},
+    {"results", get_results, set_results, "The Python layer's; to set them ends what was left.", NULL},
     {"held", get_list, set_list, "What holds the inputs.", NULL},
     {"refused", get_list, set_list, "What holds inputs of refused calls.", (void *)1},
     {NULL, NULL, NULL, NULL, NULL},
@@ -1347,7 +1375,6 @@ static PyMethodDef runner_methods[] = {
     {"run", (PyCFunction)(void (*)(void))runner_run, METH_FASTCALL, run_doc},
     {"hold", runner_hold, METH_NOARGS, hold_doc},
     {"let_go", runner_let_go, METH_NOARGS, "End what hold() began."},
-    {"forget", runner_forget, METH_NOARGS, "`left` was taken over, or counts no more."},
     {NULL, NULL, 0, NULL},
 };
 

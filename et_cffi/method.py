@@ -99,7 +99,7 @@ class Method:
         # Pointers of a refused call: some of them may be installed beside some of _held.
         self._refused_here: list[Held] = []
         # Reading the outputs of an execution twice gives the same objects.
-        self._results: Results = {}
+        self._results_here: Results = {}
         # Held by the thread that uses the method; reentrant, since a call is made of several steps.
         self._claim = threading.RLock()
         self._calls = 0  # under way, one inside the other
@@ -138,7 +138,20 @@ class Method:
             if meta.output_kind(i) == "Tensor"
         )
 
-    # What holds inputs is the runner's where there is one: it replaces them too, without the Python layer.
+    # Results, and what holds inputs, are the runner's where there is one: it replaces them too, without the
+    # Python layer.
+
+    @property
+    def _results(self) -> Results:
+        results = self._results_here if self._runner is None else self._runner.results
+        return {} if results is None else results
+
+    @_results.setter
+    def _results(self, results: Results) -> None:
+        if self._runner is None:
+            self._results_here = results
+        else:
+            self._runner.results = results
 
     @property
     def _held(self) -> list[Held]:
@@ -376,13 +389,7 @@ class Method:
                     to_torch(self._torch, result) if type(result) is TensorBuffer else result
                     for result in results
                 ]
-            self._replace_results({} if results is None else {clones: results})
-
-    def _replace_results(self, results: Results) -> Results:
-        self._results = results
-        if self._runner is not None:
-            self._runner.forget()
-        return results
+            self._results = {} if results is None else {clones: results}
 
     def _let_go(self) -> None:
         if self._runner is not None:
@@ -409,7 +416,7 @@ class Method:
         if self._running:
             # An exception (Ctrl-C, no memory) came before it was settled what to hold: nothing is read.
             lib.etcffi_method_refuse_inputs(self._handle)
-            self._replace_results({})
+            self._results = {}
             self._running = False
         self._calls -= 1
         self._let_go()
@@ -504,7 +511,8 @@ class Method:
                 for index, source in enumerate(given):
                     described.append(writer.write(values, index, source))
             self._running = True
-            results = self._replace_results({})
+            results: Results = {}
+            self._results = results
             # Describing one of them may have run code that moved another.
             if len(described) > 1 and _have_moved(described):
                 raise MemoryMovedError(_MOVED)
@@ -545,7 +553,7 @@ class Method:
                 held.release()
         else:
             lib.etcffi_method_refuse_inputs(handle)
-            self._replace_results({})
+            self._results = {}
             # The runtime may have taken some of them before it refused: both sets are kept until a whole
             # one has replaced them.
             self._held_refused += pointed_at
@@ -577,7 +585,7 @@ class Method:
         moved = _have_moved(self._held)
         status = 0
         if run and not moved:
-            self._replace_results({})
+            self._results = {}
             if placement is not None:
                 status = _Run(clone, values, placement)(handle, ffi.NULL, 0)
             else:

@@ -290,8 +290,8 @@ MUTATIONS = [
     ),
     Mutation(
         METHOD,
-        "            lib.etcffi_method_refuse_inputs(handle)\n            self._replace_results({})\n",
-        "            self._replace_results({})\n",
+        "            lib.etcffi_method_refuse_inputs(handle)\n            self._results = {}\n",
+        "            self._results = {}\n",
         REFUSED
         + "test_nothing_runs_and_nothing_is_read_after_any_refusal"
         + "[add-an exception of the caller's-set_inputs]",
@@ -354,8 +354,8 @@ MUTATIONS = [
     ),
     Mutation(
         "csrc/cpython.c",
-        "  runner->left = results == NULL ? Py_None : results;\n",
-        "  runner->left = Py_None;\n",
+        "  leave(runner, results == NULL ? Py_None : results, clone != 0);\n",
+        "  leave(runner, Py_None, clone != 0);\n",
         RESULTS + "test_read_twice_in_one_execution_they_are_the_same_objects[add-one step-cloned]",
     ),
     Mutation(
@@ -428,20 +428,20 @@ MUTATIONS = [
     ),
     Mutation(
         METHOD,
-        "            results = self._replace_results({})\n",
-        "            results: Results = {}\n",
+        "            results: Results = {}\n            self._results = results\n            # Describing",
+        "            results: Results = {}\n            # Describing",
         NESTED + "test_results_of_an_inner_run_are_not_given_for_the_outer_inputs[add_unplanned]",
     ),
     Mutation(
         METHOD,
-        "            lib.etcffi_method_refuse_inputs(handle)\n            self._replace_results({})\n",
+        "            lib.etcffi_method_refuse_inputs(handle)\n            self._results = {}\n",
         "            lib.etcffi_method_refuse_inputs(handle)\n",
         NESTED + "test_results_of_an_inner_run_are_not_given_after_the_outer_inputs_were_refused[add]",
     ),
     Mutation(
         METHOD,
-        "            lib.etcffi_method_refuse_inputs(self._handle)\n            self._replace_results({})\n",
-        "            self._replace_results({})\n",
+        "            lib.etcffi_method_refuse_inputs(self._handle)\n            self._results = {}\n",
+        "            self._results = {}\n",
         NESTED + "test_ctrl_c_before_it_is_settled_what_to_hold[only_set]",
     ),
     Mutation(
