@@ -214,10 +214,19 @@ static PyMethodDef pin_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *refuse_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs)) {
+  return PyErr_Format(PyExc_TypeError, "%R is what a method returns; it is not made from Python",
+                      (PyObject *)type);
+}
+
 static PyType_Slot pin_slots[] = {
-    {Py_tp_dealloc, (void *)pin_dealloc},  {Py_tp_traverse, (void *)pin_traverse},
-    {Py_tp_clear, (void *)pin_clear},      {Py_tp_methods, pin_methods},
-    {Py_tp_doc, "A buffer that is held."}, {0, NULL},
+    {Py_tp_new, (void *)refuse_new},
+    {Py_tp_dealloc, (void *)pin_dealloc},
+    {Py_tp_traverse, (void *)pin_traverse},
+    {Py_tp_clear, (void *)pin_clear},
+    {Py_tp_methods, pin_methods},
+    {Py_tp_doc, "A buffer that is held."},
+    {0, NULL},
 };
 
 static PyType_Spec pin_spec = {
@@ -459,12 +468,6 @@ static PyObject *lender_adopt(PyObject *type, PyObject *address) {
   return lender_new((PyTypeObject *)type, tensor);
 }
 
-static PyObject *lender_refuse_new(PyTypeObject *type, PyObject *Py_UNUSED(args),
-                                   PyObject *Py_UNUSED(kwargs)) {
-  return PyErr_Format(PyExc_TypeError, "%R is what a method returns; it is not made from Python",
-                      (PyObject *)type);
-}
-
 static PyMethodDef lender_methods[] = {
     {"_adopt", lender_adopt, METH_O | METH_CLASS, adopt_doc},
     {NULL, NULL, 0, NULL},
@@ -472,7 +475,7 @@ static PyMethodDef lender_methods[] = {
 
 static PyType_Slot lender_slots[] = {
     {Py_tp_dealloc, (void *)lender_dealloc},
-    {Py_tp_new, (void *)lender_refuse_new},
+    {Py_tp_new, (void *)refuse_new},
     {Py_bf_getbuffer, (void *)lender_getbuffer},
     {Py_bf_releasebuffer, (void *)lender_releasebuffer},
     {Py_tp_getset, lender_getset},
@@ -703,8 +706,11 @@ static Answer ask_torch(const Runner *runner, Given *given) {
 
 /* Whether a producer said that its memory is the host's: DLPack's CPU, or pinned or managed CUDA memory. */
 static bool is_host(PyObject *said) {
-  PyObject *number = PyTuple_Check(said) && PyTuple_Size(said) == 2 ? PyTuple_GetItem(said, 0) : NULL;
-  long kind = number != NULL && PyLong_Check(number) ? PyLong_AsLong(number) : 0;
+  if (!PyTuple_Check(said) || PyTuple_Size(said) != 2 || !PyLong_Check(PyTuple_GetItem(said, 0)) ||
+      !PyLong_Check(PyTuple_GetItem(said, 1))) {
+    return false;
+  }
+  long kind = PyLong_AsLong(PyTuple_GetItem(said, 0));
   PyErr_Clear();
   return kind == 1 || kind == 3 || kind == 13;
 }
@@ -853,6 +859,7 @@ static PyMethodDef asked_methods[] = {
 
 static PyType_Slot asked_slots[] = {
     {Py_tp_dealloc, (void *)asked_dealloc},
+    {Py_tp_new, (void *)refuse_new},
     {Py_tp_methods, asked_methods},
     {Py_tp_doc, "A DLPack producer that has been asked."},
     {0, NULL},

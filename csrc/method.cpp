@@ -604,7 +604,7 @@ Ref<etcffi_block> etcffi::OutputSlot::take_memory(size_t size) {
     }
   }
   std::swap(recent[0], recent[1]);
-  recent[0] = etcffi_block::allocate(std::max(size, info.nbytes), DeviceType::CPU);
+  recent[0] = etcffi_block::allocate(size, DeviceType::CPU);
   return recent[0];
 }
 
@@ -744,9 +744,15 @@ void etcffi_method::run_into(const etcffi_value *into, bool clone, etcffi_value 
   check_into(into, count);
   execute(into);
   executed_ = false;
-  placed_ = true;
-  place(into);
+  // First what is returned in memory of its own: it may lie in an input's, which is about to be written.
   write_values(clone, into, values);
+  try {
+    place(into);
+  } catch (...) {
+    release_values(values, count);
+    throw;
+  }
+  placed_ = true;
 }
 
 void etcffi_method::write_value(const EValue &value, bool clone, OutputSlot &slot, etcffi_value &out) {

@@ -96,8 +96,13 @@ def _device_of(source: Any) -> Device | None:
     device_of = getattr(source, "__dlpack_device__", None)
     if device_of is None:
         return None
-    kind, index = device_of()
-    kind = int(kind)
+    said = device_of()
+    try:
+        kind, index = map(int, said)
+    except (TypeError, ValueError) as error:
+        raise InputKindError(
+            f"its __dlpack_device__ answers {said!r}, which is no pair of a device type and a device id"
+        ) from error
     if kind in _HOST:
         return CPU
     if kind == _CUDA:

@@ -7,7 +7,8 @@ from typing import Any
 from et_cffi._inputs import as_inputs, describe, naming, write_memory
 from et_cffi._lib import ffi, lib
 from et_cffi._memory import Memory
-from et_cffi.errors import InputCountError, InputKindError
+from et_cffi.cdata import CDataTensor
+from et_cffi.errors import ArgumentError, InputCountError, InputKindError
 from et_cffi.metadata import MethodMeta, TensorInfo
 
 
@@ -50,7 +51,7 @@ class OutputWriter:
         Raises:
             ExecuTorchError: more or fewer than there are outputs, or something that holds no memory.
         """
-        given = as_inputs(out, len(self._infos))
+        given = as_inputs(out, len(self._infos), "outputs")
         if len(given) != len(self._infos):
             raise InputCountError(
                 f"the method has {len(self._infos)} outputs, and `out` has {len(given)} items; pass None for "
@@ -73,6 +74,8 @@ class OutputWriter:
             return
         if info is None:
             raise InputKindError("it is no tensor, so no memory can be given for it; pass None")
+        if isinstance(target, CDataTensor) and target.copied:
+            raise ArgumentError("it is from_cdata(..., copy=True), which says that it is not to be written")
         memory = describe(target, info)
         if memory is None:
             raise InputKindError(

@@ -72,6 +72,11 @@ class CDataTensor:
         self._owner = (cdata, owner)
         self._pinned = not copy
 
+    @property
+    def copied(self) -> bool:
+        """Whether it is to be copied, and neither held nor written."""
+        return not self._pinned
+
     def __reduce__(self) -> Any:
         raise TypeError("a CDataTensor points at memory of this process and cannot be copied or pickled")
 

@@ -383,13 +383,7 @@ class Method:
         left = self._runner.left if self._runner is not None else None
         if left is not None:
             clones, results = left
-            if results is not None and self._torch is not None:
-                # What the runner has not made torch's already.
-                results = [
-                    to_torch(self._torch, result) if type(result) is TensorBuffer else result
-                    for result in results
-                ]
-            self._results = {} if results is None else {clones: results}
+            self._results = {} if results is None else {clones: self._as_torch(results)}
 
     def _let_go(self) -> None:
         if self._runner is not None:
@@ -426,10 +420,23 @@ class Method:
         if type(ran) is tuple:
             if len(ran) == 1:
                 return self._run_asked(handle, ran[0], clone)
-            check(ran[0])
-            forward_log()
-        self._take_left()
-        return self._results[clone].copy()
+            status, ran = ran
+            check(status)
+        # Those of this very run: a signal handler may have run the method since, and left others.
+        left = self._runner.left if self._runner is not None else None
+        results = self._as_torch(ran)
+        if left is not None and left[1] is not None and all(a is b for a, b in zip(left[1], ran)):
+            self._results = {clone: results}
+        forward_log()
+        return results.copy()
+
+    def _as_torch(self, results: list[Any]) -> list[Any]:
+        """The same where there is no torch; else torch's, where the runner has not made them that."""
+        if self._torch is None:
+            return results
+        return [
+            to_torch(self._torch, result) if type(result) is TensorBuffer else result for result in results
+        ]
 
     def _run(self, handle: Any, inputs: Any, clone: bool) -> list[Any]:
         # Taken, not shared: a finaliser or a producer may use the method in the middle of this.
@@ -485,7 +492,7 @@ class Method:
             self._claim.release()
 
     def _run_into(self, handle: Any, inputs: Any, clone: bool, out: Any) -> list[Any]:
-        # Before anything is done with the inputs, so that a refusal leaves those of before as they are.
+        # Before anything is done with the inputs: what holds no memory is refused with the last ones in place.
         placement = self._output_writer.place(out)
         try:
             outputs = self._output_values.pop() if self._output_values else self._new_output_values()

@@ -70,7 +70,8 @@ class MethodPool:
         return len(self._methods)
 
     def execute(self, inputs: Any) -> list[Any]:
-        """Executes on an idle method, after waiting for one if need be. Any thread may call it.
+        """Executes on an idle method, after waiting for one if need be. Any thread may call it, but not one
+        that is in the middle of such a call (a producer of an input): it might wait for itself.
 
         Raises:
             MethodStateError: the pool is closed.

@@ -672,3 +672,14 @@ def test_a_result_goes_back_in_as_dlpack(versioned):
     del back
     collect()
     check_outputs(method.execute(), case)
+
+
+@pytest.mark.parametrize("said", [(), (1,), 5, "ab", (1, "x"), None])
+@pytest.mark.parametrize("set_them", ["execute", "set_inputs"])
+def test_a_device_that_is_no_device(said, set_them):
+    class Odd(Producer):
+        def __dlpack_device__(self):
+            return said
+
+    with pytest.raises(InputKindError, match=r"input 0.*__dlpack_device__ answers .*no pair"):
+        getattr(load("add"), set_them)([Odd(numpy.zeros((2, 2), numpy.float32)), numpy.zeros((2, 2), "f")])

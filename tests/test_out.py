@@ -200,6 +200,22 @@ def test_an_output_that_is_an_input(name):
             numpy.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.parametrize("name", ["identity_first_unplanned", "identity_last_unplanned", "swap_unplanned"])
+@pytest.mark.parametrize("clone", [True, False])
+def test_an_output_that_is_an_input_whose_memory_another_is_written_to(name, clone):
+    """Fails where what is returned in memory of its own is made after others were written (method.cpp,
+    run_into)."""
+    case = case_of(name)
+    for placed in range(2):
+        for given in range(len(case.inputs)):
+            inputs = [value.copy() for value in case.inputs]
+            out = [None, None]
+            out[placed] = inputs[given]
+            results = load(name).execute(inputs, out=out, clone_outputs=clone)
+            for result, expected in zip(results, case.outputs):
+                numpy.testing.assert_array_equal(numpy.asarray(result), expected)
+
+
 @BOTH
 @pytest.mark.parametrize("which", [0, 1])
 def test_in_place(name, which):
@@ -301,6 +317,11 @@ REFUSED = {
     ),
     "no memory": (lambda: 3.5, InputKindError, "a float is given for it, which holds no memory"),
     "list": (lambda: [[0.0, 0.0]], InputKindError, "a list is given for it"),
+    "memory to be copied": (
+        lambda: et_cffi.from_cdata(et_cffi.ffi.new("float[4]"), (2, 2), copy=True),
+        ArgumentError,
+        "not to be written",
+    ),
 }
 
 
@@ -343,6 +364,12 @@ def test_the_wrong_number_of_them():
     for out in ([], [memory, memory], (memory,) * 3):
         with pytest.raises(InputCountError, match=r"1 outputs?, and `out` has \d items"):
             load("add").execute([X, Y], out=out)
+
+
+@pytest.mark.parametrize("out", [{"a": 1}, iter([X])], ids=["dict", "iterator"])
+def test_no_sequence(out):
+    with pytest.raises(InputKindError, match=r"the outputs are a .* one item for each of the outputs"):
+        load("add").execute([X, Y], out=out)
 
 
 def test_two_that_overlap():

@@ -592,6 +592,19 @@ MUTATIONS = [
         "",
         OUT + "test_memory_that_moves_while_an_input_is_described",
     ),
+    Mutation(
+        "csrc/method.cpp",
+        "  write_values(clone, into, values);\n  try {\n    place(into);\n",
+        "  try {\n    place(into);\n    write_values(clone, into, values);\n",
+        OUT + "test_an_output_that_is_an_input_whose_memory_another_is_written_to",
+    ),
+    Mutation(
+        METHOD,
+        "        results = self._as_torch(ran)\n",
+        "        results = self._as_torch(ran)\n        self._take_left()\n"
+        "        results = self._results.get(clone, results)\n",
+        NESTED + "test_results_are_those_of_the_run_that_gave_them[add]",
+    ),
     # The memory of results is used again once nobody else has it.
     Mutation(
         "csrc/method.cpp",

@@ -13,6 +13,7 @@ from dlpack_producer import Producer
 from holding import OTHER, POINTED_AT, Source, X, Y, run, settle
 from support import case_of, load
 
+import et_cffi.method
 from et_cffi.errors import InputKindError, MethodStateError
 
 NAMES = pytest.mark.parametrize("name", ["add", "add_unplanned"])
@@ -251,3 +252,22 @@ def test_ctrl_c_before_it_is_settled_what_to_hold(set_them, monkeypatch):
     with pytest.raises(MethodStateError, match="refused, so they are incomplete"):
         method.get_outputs()
     numpy.testing.assert_array_equal(method.execute([X, Y])[0], X + Y)
+
+
+@pytest.mark.cpython
+@NAMES
+def test_results_are_those_of_the_run_that_gave_them(name, monkeypatch):
+    """A signal handler may run the method between a run and the end of the call. Fails where the results are
+    taken from what the last run left (method.py, _ran)."""
+    method = load(name)
+    check = et_cffi.method.Method._as_torch
+
+    def interrupted(self, results):
+        monkeypatch.undo()
+        method.execute([OTHER, OTHER], clone_outputs=False)
+        return check(self, results)
+
+    monkeypatch.setattr(et_cffi.method.Method, "_as_torch", interrupted)
+    (output,) = method.execute([Producer(X.copy()), Producer(Y.copy())])
+    numpy.testing.assert_array_equal(output, X + Y)
+    numpy.testing.assert_array_equal(method.get_outputs(clone_outputs=False)[0], OTHER + OTHER)
