@@ -492,7 +492,7 @@ class Method:
             self._claim.release()
 
     def _run_into(self, handle: Any, inputs: Any, clone: bool, out: Any) -> list[Any]:
-        # Before anything is done with the inputs: what holds no memory is refused with the last ones in place.
+        # Before anything is done with the inputs: what holds no memory is refused with the last in place.
         placement = self._output_writer.place(out)
         try:
             outputs = self._output_values.pop() if self._output_values else self._new_output_values()
