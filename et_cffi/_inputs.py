@@ -28,7 +28,7 @@ class Held(Protocol):
     def release(self) -> None: ...
 
 
-def as_inputs(inputs: Any, count: int, what: str = "inputs") -> tuple[Any, ...]:
+def as_inputs(inputs: Any, count: int, what: str = "input") -> tuple[Any, ...]:
     """The inputs one by one: whatever holds memory counts as one, not as its rows.
 
     A copy, which is what it says it is: a sequence of somebody's own may give other items than it has, or
@@ -38,7 +38,7 @@ def as_inputs(inputs: Any, count: int, what: str = "inputs") -> tuple[Any, ...]:
         inputs: what the caller passed.
         count: how many inputs the method takes; of another sequence than a list or a tuple no more than one
             more are taken.
-        what: how messages call them.
+        what: how messages call one of them.
 
     Raises:
         InputKindError: it is neither one input nor a sequence of them.
@@ -52,8 +52,8 @@ def as_inputs(inputs: Any, count: int, what: str = "inputs") -> tuple[Any, ...]:
             return (inputs,)
         if not isinstance(inputs, Sequence):
             raise InputKindError(
-                f"the {what} are a {type(inputs).__name__}, and neither memory nor a sequence of {what}; "
-                f"pass an array, or a list with one item for each of the {what}"
+                f"the {what}s are a {type(inputs).__name__}, and neither memory nor a sequence of {what}s; "
+                f"pass an array, or a list with one item for each {what}"
             )
     return tuple(islice(inputs, count + 1))
 

@@ -51,7 +51,7 @@ class OutputWriter:
         Raises:
             ExecuTorchError: more or fewer than there are outputs, or something that holds no memory.
         """
-        given = as_inputs(out, len(self._infos), "outputs")
+        given = as_inputs(out, len(self._infos), "output")
         if len(given) != len(self._infos):
             raise InputCountError(
                 f"the method has {len(self._infos)} outputs, and `out` has {len(given)} items; pass None for "

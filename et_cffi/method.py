@@ -423,8 +423,8 @@ class Method:
             status, ran = ran
             check(status)
         # Those of this very run: a signal handler may have run the method since, and left others.
-        left = self._runner.left if self._runner is not None else None
         results = self._as_torch(ran)
+        left = self._runner.left if self._runner is not None else None
         if left is not None and left[1] is not None and all(a is b for a, b in zip(left[1], ran)):
             self._results = {clone: results}
         forward_log()

@@ -368,7 +368,7 @@ def test_the_wrong_number_of_them():
 
 @pytest.mark.parametrize("out", [{"a": 1}, iter([X])], ids=["dict", "iterator"])
 def test_no_sequence(out):
-    with pytest.raises(InputKindError, match=r"the outputs are a .* one item for each of the outputs"):
+    with pytest.raises(InputKindError, match=r"the outputs are a .* one item for each output"):
         load("add").execute([X, Y], out=out)
 
 
