@@ -47,7 +47,7 @@ exit status: 0; 1 where the model could not be loaded or failed; 2 for bad use o
 An error is one line on stderr.
 """
 
-# Runs, of all methods at once together, where --seconds says when to stop. The time of each is kept, in 8 bytes.
+# Runs of all methods together, where --seconds says when to stop. The time of each is kept, in 8 bytes.
 _FEWEST, _MOST = 10, 1_000_000
 
 
