@@ -125,8 +125,10 @@ def from_directory(directory: Path) -> SDK:
         if is_root(root):
             break
     else:
+        # pip builds an sdist in a directory of its own.
+        where = "" if directory.is_absolute() else f", taken from {Path.cwd()} where this build runs"
         return missing(
-            f"ET_CFFI_SDK is {directory}, and neither it nor its executorch/ holds both "
+            f"ET_CFFI_SDK is {directory}{where}, and neither it nor its executorch/ holds both "
             f"include/executorch and lib/{LIBRARIES[0]}"
         )
     version = version_of(root)

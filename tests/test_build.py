@@ -354,6 +354,15 @@ def test_sdk_that_is_none(sdk, tmp_path, monkeypatch):
         sdk.find(fetch=False)
 
 
+def test_a_relative_sdk_is_said_to_be_one(sdk, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ET_CFFI_SDK", "unpacked")
+    with pytest.raises(sdk.SDKError, match=rf"is unpacked, taken from {re.escape(str(tmp_path))} where"):
+        sdk.find(fetch=False)
+    fake_sdk(tmp_path / "unpacked", sdk, sdk.VERSION)
+    assert sdk.find(fetch=False).root == tmp_path / "unpacked"
+
+
 def test_sdk_that_lacks_a_library(sdk, tmp_path, monkeypatch):
     root = fake_sdk(tmp_path, sdk, sdk.VERSION)
     (root / "lib" / sdk.LIBRARIES[-1]).unlink()

@@ -123,6 +123,20 @@ def test_a_fortran_ordered_file(run, results):
     assert results("add", "--input", "x.npy", "--input", "y.npy")[0]["first"] == [11, 22, 33, 44]
 
 
+def test_weights_from_a_data_file(run):
+    case = case_of("linear_external", "forward")
+    numpy.save("in.npy", case.inputs[0])
+    data = ("--data", str(MODELS / "linear_external.ptd"))
+    assert run("linear_external", *data, "--input", "in.npy", "--output", "out.npz")[0] == 0
+    with numpy.load("out.npz") as npz:
+        check_values(npz["output_0"], case.outputs[0], case)
+
+
+def test_a_bundled_program_is_a_program(run, results):
+    model = str(MODELS / "add_bundled.bpte")
+    assert results(model, "--input", "x.npy", "--input", "y.npy")[0]["first"] == [11, 22, 33, 44]
+
+
 def test_an_npz_gives_its_arrays_in_order(results):
     numpy.savez("both.npz", b=numpy.full((2, 2), 7, F32), a=numpy.zeros((2, 2), F32))
     writes = results("swap", "--input", "both.npz")
@@ -382,6 +396,9 @@ BAD_USE = [
     (f"add {X} {X} --output whole.bin", r"a \.npz file, or a directory"),
     ("nothing.pte", r"there is no file 'nothing\.pte'"),
     (".", r"Is a directory"),
+    ("linear_external --input wide.npy", r"no data file was given: 'bias', 'weight'"),
+    ("linear_external --data nothing.ptd", r"there is no data file 'nothing\.ptd'"),
+    ("linear_external --data text.pte", r"'text\.pte' is no data file"),
     ("text.pte", r"no ExecuTorch program"),
     ("cut.pte", r"cut\.pte"),
     ("x.npy", r"no ExecuTorch program"),
@@ -416,6 +433,11 @@ def test_a_model_that_cannot_run_is_one_line(line, says, run):
     assert (status, out) == (1, "")
     assert re.fullmatch(r"error: [^\n]+\n", err)
     assert re.search(says, err)
+
+
+def test_an_empty_name_is_not_the_working_directory(run):
+    assert run("") == (2, "", "error: the name of a model is empty\n")
+    assert run("add", "--input", "") == (2, "", "error: the name of a file is empty\n")
 
 
 def test_an_error_is_one_line_whatever_a_file_is_called(run):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
 import time
 
 import model_index
@@ -16,7 +18,7 @@ import pytest
 
 import et_cffi
 from et_cffi import Runtime, ScalarType
-from et_cffi.cli import main, measuring
+from et_cffi.cli import bench, main, measuring
 from et_cffi.cli.made_inputs import make_inputs
 
 MODELS = model_index.DIRECTORY
@@ -162,6 +164,44 @@ def test_latency_is_what_a_run_takes(run, monkeypatch):
     assert 51 < both["runs_per_second"] <= 100  # two at once, 50 a second each
 
 
+@pytest.mark.parametrize("more", [[], ["--parallel", "20"], ["--compare", MODELS / "digits.pte"]])
+def test_it_runs_as_long_as_asked(more, run, monkeypatch):
+    """However long the runs of the warm-up took, and where methods wait for each other."""
+    execute, turn, done = et_cffi.Method.execute, threading.Lock(), itertools.count()
+
+    def slow(self, inputs):
+        with turn:
+            time.sleep(0.01 if next(done) >= 40 else 0.0001)
+            return execute(self, inputs)
+
+    monkeypatch.setattr(et_cffi.Method, "execute", slow)
+    began = time.perf_counter()
+    arguments = ("--seconds", "0.5", "--warmup", "2", "--json", *more)
+    results = numbers(run(MODELS / "digits.pte", *arguments))["results"]
+    assert 0.5 <= time.perf_counter() - began < 1.5
+    assert sum(result["runs"] for result in results) >= 10
+
+
+def test_a_slow_method_runs_some_times(run, monkeypatch):
+    execute = et_cffi.Method.execute
+
+    def slow(self, inputs):
+        time.sleep(0.02)
+        return execute(self, inputs)
+
+    monkeypatch.setattr(et_cffi.Method, "execute", slow)
+    for more, runs in (([], 10), (["--parallel", "4"], 12), (["--parallel", "20"], 20)):
+        (result,) = numbers(run(MODELS / "digits.pte", "--seconds", "0.001", "--json", *more))["results"]
+        assert result["runs"] == runs
+
+
+def test_how_many_runs_are_kept(run, monkeypatch):
+    monkeypatch.setattr(bench, "_MOST", 60)
+    for more, runs in (([], 60), (["--parallel", "4"], 60), (["--runs", "70"], 70)):
+        (result,) = numbers(run(MODELS / "digits.pte", "--seconds", "30", "--json", *more))["results"]
+        assert result["runs"] == runs
+
+
 def test_compare_takes_turns(run, monkeypatch):
     order = []
     execute = et_cffi.Method.execute
@@ -240,6 +280,9 @@ def test_without_matplotlib(tmp_path):
         ("MODEL --threads 1,x", "invalid positive_list value|--threads"),
         ("MODEL --threads 0", "1 or more"),
         ("MODEL --seconds 0", "more than 0"),
+        ("MODEL --seconds inf", "a finite number"),
+        ("MODEL --seconds nan", "a finite number"),
+        ("MODEL --data nothing.ptd", r"no data file 'nothing\.ptd'"),
         ("MODEL --parallel 2 --compare MODEL", "without --parallel"),
         ("MODEL --plot latency.docx", "give a file of one of these kinds"),
         ("MODEL --plot no/latency.png", "there is no directory 'no'"),

@@ -224,6 +224,35 @@ def test_a_program_in_a_bundle_is_the_same_program(run):
     assert [line[:12] for line in out.splitlines()] == ["~ file: byte", "~ file: kind", "+ test case "]
 
 
+def test_data_that_a_program_needs(run, tmp_path):
+    model, data = MODELS / "linear_external.pte", MODELS / "linear_external.ptd"
+    status, out, _ = run(model, "--data", data, "--check")
+    assert status == 0
+    assert out.endswith("; the .ptd files have all that it needs, 2 names\n")
+    content = data.read_bytes()
+    assert content.count(b"bias") == 1
+    (tmp_path / "other.ptd").write_bytes(content.replace(b"bias", b"bibs"))
+    arguments = (model, "--data", tmp_path / "other.ptd")
+    status, out, _ = run(*arguments, "--check")
+    assert status == 1
+    assert re.search(r"\nit cannot run here; .* not all of them are in '.*other\.ptd': 'bias';.*\n\Z", out)
+    status, out, _ = run(*arguments, "--json")
+    assert status == 0
+    known = json.loads(out)
+    assert not known["runnable"]
+    assert "'bias'" in known["lacking_data"]
+    assert json.loads(run(model, "--json")[1])["lacking_data"] is None
+
+
+def test_without_a_standard_output():
+    """As `inspect MODEL >&-` in a shell."""
+    done = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", sys.executable, "-m", "et_cffi", "inspect", str(MODELS / "add.pte")],
+        stderr=subprocess.PIPE,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -231,6 +260,9 @@ def test_a_program_in_a_bundle_is_the_same_program(run):
         ([MODELS / "digit.npy"], "no ExecuTorch program"),
         ([MODELS / "add.pte", "--diff", "nothing.pte"], "no file 'nothing.pte'"),
         ([MODELS / "linear_external.ptd"], "a data file"),
+        ([MODELS / "linear_external.pte", "--data", "nothing.ptd"], "no data file 'nothing.ptd'"),
+        ([""], "the name of a model is empty"),
+        ([MODELS / "add.pte", "--diff", ""], "the name of a model is empty"),
         ([], "required: MODEL"),
     ],
 )

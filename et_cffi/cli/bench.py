@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import threading
 import time
+from array import array
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +30,8 @@ DESCRIPTION = """\
 Runs a method again and again and prints how long it takes: the shortest run, the median, the 90th
 and 99th percentile, runs per second, what loading took and the memory of the process. A run is
 Method.execute with its inputs, results included. Inputs are made from what the method says it
-takes (dynamic ones as large as they may be), or given as for `run`.
+takes (dynamic ones as large as they may be), or given as for `run`. Runs begin until --seconds are
+over, but 10 at least and 1,000,000 at most; --runs is how many each method runs instead.
 
 --compare runs another file in turn with the first, and tells how many times as long it takes: the
 median of the pairs' ratios, where that median is with 95 % confidence, and the 10th and 90th
@@ -42,7 +47,8 @@ exit status: 0; 1 where the model could not be loaded or failed; 2 for bad use o
 An error is one line on stderr.
 """
 
-_FEWEST, _MOST = 10, 100_000
+# Runs of all methods together, where --seconds says when to stop. The time of each is kept, in 8 bytes.
+_FEWEST, _MOST = 10, 1_000_000
 
 
 class _Result(NamedTuple):
@@ -50,7 +56,7 @@ class _Result(NamedTuple):
     threads: int
     parallel: int
     load_s: float
-    seconds: list[float]
+    seconds: array[float]
     latency: Latency
 
 
@@ -84,8 +90,8 @@ def execute(arguments: argparse.Namespace) -> int:
         check_plot_path(arguments.plot)
     if arguments.compare is not None and arguments.parallel > 1:
         raise UsageError("--compare takes turns, so it goes without --parallel")
-    if not arguments.seconds > 0:
-        raise UsageError(f"--seconds is more than 0, not {arguments.seconds:g}")
+    if not 0 < arguments.seconds < math.inf:
+        raise UsageError(f"--seconds is a finite number and more than 0, not {arguments.seconds:g}")
     Runtime.get()  # the libraries: neither a model's time to load nor its memory
     before = measuring.resident()
     results: list[_Result] = []
@@ -141,12 +147,12 @@ def _measure(arguments: argparse.Namespace, threads: int) -> list[_Result]:
     loaded = [_load(path, arguments, arguments.parallel) for path in paths]
     try:
         warm = [_warm_up(item, arguments.warmup) for item in loaded]
-        runs = arguments.runs or max(_FEWEST, min(_MOST, int(arguments.seconds / sum(warm))))
-        timed: list[tuple[list[float], float | None]]
+        expected = arguments.runs or int(max(_FEWEST, min(_MOST, arguments.seconds / sum(warm))))
+        timed: list[tuple[array[float], float | None]]
         if arguments.parallel > 1:
-            timed = [_in_parallel(loaded[0], runs)]
+            timed = [_in_parallel(loaded[0], arguments)]
         else:
-            timed = [(seconds, None) for seconds in _in_turn(loaded, runs)]
+            timed = [(seconds, None) for seconds in _in_turn(loaded, arguments, expected)]
     finally:
         for item in loaded:
             for method in item.methods:
@@ -179,33 +185,47 @@ def _run(method: Method, inputs: list[Any]) -> float:
     return time.perf_counter() - began
 
 
-def _in_turn(loaded: list[_Loaded], runs: int) -> list[list[float]]:
-    """So many runs of each, one after the other, and each beginning as often as the others."""
-    seconds: list[list[float]] = [[] for _ in loaded]
+def _turns(arguments: argparse.Namespace) -> Iterator[None]:
+    """One for each run of a method: as many as asked for, else until the time is over."""
+    if arguments.runs is not None:
+        for _ in range(arguments.runs):
+            yield
+        return
+    over = time.perf_counter() + arguments.seconds
+    for done in range(max(1, _MOST // arguments.parallel)):
+        if done * arguments.parallel >= _FEWEST and time.perf_counter() >= over:
+            return
+        yield
+
+
+def _in_turn(loaded: list[_Loaded], arguments: argparse.Namespace, expected: int) -> list[array[float]]:
+    """Runs of each, one after the other, and each beginning as often as the others."""
+    seconds = [array("d") for _ in loaded]
     order = list(enumerate(loaded))
-    for _ in show.progress(range(runs), runs, "runs"):
+    for _ in show.progress(_turns(arguments), expected, "runs"):
         for index, item in order:
             seconds[index].append(_run(item.methods[0], item.inputs))
         order.reverse()
     return seconds
 
 
-def _in_parallel(loaded: _Loaded, runs: int) -> tuple[list[float], float]:
-    """So many runs of every method at once; how long each took, and all of them by the clock."""
+def _in_parallel(loaded: _Loaded, arguments: argparse.Namespace) -> tuple[array[float], float]:
+    """Runs of every method at once; how long each took, and all of them by the clock."""
     from concurrent.futures import ThreadPoolExecutor
 
     start = threading.Barrier(len(loaded.methods) + 1)
 
-    def work(method: Method) -> list[float]:
+    def work(method: Method) -> array[float]:
         start.wait()
-        return [_run(method, loaded.inputs) for _ in range(runs)]
+        return array("d", (_run(method, loaded.inputs) for _ in _turns(arguments)))
 
     with ThreadPoolExecutor(len(loaded.methods)) as pool:
         futures = [pool.submit(work, method) for method in loaded.methods]
         start.wait()
         began = time.perf_counter()
-        seconds = [each for future in futures for each in future.result()]
-        return seconds, time.perf_counter() - began
+        took = [future.result() for future in futures]
+        elapsed = time.perf_counter() - began
+        return array("d", itertools.chain(*took)), elapsed
 
 
 # ---- telling --------------------------------------------------------------------------------------------

@@ -12,6 +12,9 @@ BAD_USE = 2
 _CALLERS_FAULT = (
     errors.ProgramNotFoundError,
     errors.InvalidProgramError,
+    errors.DataNotFoundError,
+    errors.InvalidDataError,
+    errors.DataMissingError,
     errors.UnknownMethodError,
     errors.InputCountError,
     errors.InputKindError,

@@ -76,6 +76,8 @@ def parse(text: str) -> list[Given]:
         return [Given(text, float(text))]
     if text.startswith("str:"):
         return [Given(text, text[len("str:") :])]
+    if not text:
+        raise UsageError("the name of a file is empty")
     path = Path(text)
     suffix = path.suffix.lower()
     if suffix not in {".npy", ".npz"}:

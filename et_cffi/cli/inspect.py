@@ -12,8 +12,9 @@ from typing import Any
 
 from et_cffi.cli import libraries, show
 from et_cffi.cli.describe import layout_of
-from et_cffi.cli.failure import FAILED
-from et_cffi.cli.source import MODEL_HELP, Source, open_source
+from et_cffi.cli.failure import FAILED, line_of
+from et_cffi.cli.source import Source, add_model_arguments, open_source
+from et_cffi.errors import DataMissingError
 from et_cffi.inspection import Delegate, MethodInspection, ProgramInspection, StoredTensor, Value, inspect
 
 SUMMARY = "what a file holds, and whether it can run here"
@@ -22,16 +23,17 @@ DESCRIPTION = """\
 Prints what a program's file holds: methods with their inputs and outputs, the operators they use
 and whether this runtime has them, what is delegated to backends, constants, planned memory, the
 names that .ptd files have to bring, and the test cases of a bundled program. No method is loaded,
-so it works on a file that cannot run here. Of a dynamic tensor the file tells the upper bounds
-only: "up to (8, 5)".
+so it works on a file that cannot run here; with --data those that need .ptd files are, which tells
+whether all is there. Of a dynamic tensor the file tells the upper bounds only: "up to (8, 5)".
 
 examples:
   python -m et_cffi inspect model.pte
   python -m et_cffi inspect model.pte --check           # status 1 if it cannot run here
   python -m et_cffi inspect old.pte --diff new.pte      # status 1 if they differ
 
-exit status: 0; 1 with --check where an operator or backend is missing, and with --diff where the
-files differ; 2 for bad use or a bad file. An error is one line on stderr.
+exit status: 0; 1 with --check where an operator or backend is missing, or a name in the files of
+--data, and with --diff where the files differ; 2 for bad use or a bad file. An error is one line on
+stderr.
 """
 
 _LONGEST = 5  # how many constants are listed, the largest first
@@ -39,17 +41,18 @@ _LONGEST = 5  # how many constants are listed, the largest first
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares what the command takes."""
-    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    add_model_arguments(parser, method=False)
     parser.add_argument("--diff", metavar="OTHER", help="say what is different in another file")
-    parser.add_argument("--check", action="store_true", help="fail where an operator or backend is missing")
+    parser.add_argument("--check", action="store_true", help="fail where something is missing")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Runs the command."""
-    source = open_source(arguments.model)
+    source = open_source(arguments.model, arguments.data)
     found = inspect(source.program)
-    failed = arguments.check and not found.runnable
+    lacking = _lacking_data(source, found) if arguments.data else None
+    failed = arguments.check and (lacking is not None or not found.runnable)
     if arguments.diff is not None:
         other = open_source(arguments.diff)
         changes = differences(_facts(source, found), _facts(other, inspect(other.program)))
@@ -59,17 +62,33 @@ def execute(arguments: argparse.Namespace) -> int:
             print("\n".join(map(_change_line, changes)) if changes else "no difference")
         return FAILED if changes or failed else 0
     if arguments.json:
-        print(json.dumps(_as_json(source, found)))
+        print(json.dumps(_as_json(source, found, lacking)))
     else:
-        _print(source, found)
+        _print(source, found, _verdict(found, bool(arguments.data), lacking))
     return FAILED if failed else 0
+
+
+def _lacking_data(source: Source, found: ProgramInspection) -> str | None:
+    """What the data files that were given lack, in the words of loading a method; None if nothing."""
+    for method in found.methods:
+        if method.external_keys and not method.missing_operators and not method.missing_backends:
+            try:
+                source.program.load_method(method.name).close()
+            except DataMissingError as error:
+                return line_of(error)
+    return None
 
 
 # ---- for scripts ----------------------------------------------------------------------------------------
 
 
-def _as_json(source: Source, found: ProgramInspection) -> dict[str, Any]:
-    known = {"file": source.path, "nbytes": source.nbytes, "runnable": found.runnable}
+def _as_json(source: Source, found: ProgramInspection, lacking: str | None) -> dict[str, Any]:
+    known = {
+        "file": source.path,
+        "nbytes": source.nbytes,
+        "runnable": found.runnable and lacking is None,
+        "lacking_data": lacking,
+    }
     known.update(dataclasses.asdict(found))
     for method, known_method in zip(found.methods, known["methods"]):  # type: ignore[call-overload]
         known_method["missing_operators"] = method.missing_operators
@@ -111,7 +130,7 @@ def _short(value: Any) -> str:
 # ---- for a person ---------------------------------------------------------------------------------------
 
 
-def _print(source: Source, found: ProgramInspection) -> None:
+def _print(source: Source, found: ProgramInspection, verdict: str) -> None:
     kind = "program" if source.bundled is None else "bundled program"
     print(f"{source.path}: {kind}, {show.size(source.nbytes)}")
     print(f"  file format {found.identifier}, schema version {found.version}")
@@ -133,7 +152,7 @@ def _print(source: Source, found: ProgramInspection) -> None:
         print()
         show.table(["method", ">case", "inputs", "expected outputs"], rows, "test cases")
     print()
-    print(_verdict(found))
+    print(verdict)
 
 
 def _print_method(method: MethodInspection) -> None:
@@ -193,11 +212,15 @@ def _value_cells(value: Value) -> list[str]:
     ]
 
 
-def _verdict(found: ProgramInspection) -> str:
+def _verdict(found: ProgramInspection, with_data: bool, lacking: str | None) -> str:
+    if found.runnable and lacking is not None:
+        return f"it cannot run here; {lacking}"
     if found.runnable:
         keys = sorted({key for method in found.methods for key in method.external_keys})
-        needs = f"; it needs .ptd files with {show.count(len(keys), 'name')}" if keys else ""
-        return f"this runtime has every operator and backend{needs}"
+        names = show.count(len(keys), "name")
+        needs = f"; the .ptd files have all that it needs, {names}" if with_data else ""
+        needs = needs or f"; it needs .ptd files with {names}"
+        return f"this runtime has every operator and backend{needs if keys else ''}"
     missing = sorted({name for method in found.methods for name in method.missing_operators})
     missing += sorted({f"backend {name}" for method in found.methods for name in method.missing_backends})
     return f"it cannot run here; missing: {', '.join(missing)}"

@@ -46,7 +46,7 @@ def latency_figure(series: Sequence[tuple[str, Sequence[float]]], title: str) ->
     runs, shares = figure.subplots(1, 2)
     for label, seconds in series:
         values = [each * factor for each in seconds]
-        # As pixels in a drawing of lines too: there may be a hundred thousand.
+        # As pixels in a drawing of lines too: there may be a million.
         (line,) = runs.plot(values, ".", markersize=3, label=label, rasterized=True)
         ordered = sorted(values)
         at = sorted({index * (len(ordered) - 1) // _POINTS for index in range(_POINTS + 1)})

@@ -6,11 +6,11 @@ import argparse
 import json
 from pathlib import Path
 
-from et_cffi import Runtime
 from et_cffi.cli.describe import choose_method, input_lines, inputs_of
 from et_cffi.cli.failure import UsageError
 from et_cffi.cli.inputs import HELP, count_inputs, read_inputs
 from et_cffi.cli.outputs import check_destination, name_outputs, save, summarize, summary_lines
+from et_cffi.cli.source import add_model_arguments, open_source
 
 SUMMARY = "run a method once and print its outputs"
 
@@ -26,6 +26,7 @@ examples:
   python -m et_cffi run model.pte --input image.npy               # run forward
   python -m et_cffi run model.pte --input x.npy --input 3 --method scale
   python -m et_cffi run model.pte --input all.npz --output results.npz
+  python -m et_cffi run model.pte --data weights.ptd --input x.npy
 
 exit status: 0, 2 for bad use or a bad file, 1 where the model could not be loaded or failed.
 An error is one line on stderr.
@@ -34,11 +35,10 @@ An error is one line on stderr.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares what the command takes."""
-    parser.add_argument("model", metavar="MODEL.pte", help="the program")
+    add_model_arguments(parser)
     parser.add_argument(
         "--input", metavar="INPUT", action="append", default=[], help="an input, as above; repeat it for more"
     )
-    parser.add_argument("--method", metavar="NAME", help="the method; 'forward' by default, or the only one")
     parser.add_argument(
         "--output",
         metavar="PATH",
@@ -52,7 +52,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     if arguments.output is not None:
         check_destination(arguments.output)
-    program = Runtime.get().load_program(arguments.model)
+    program = open_source(arguments.model, arguments.data).program
     meta = program.metadata(choose_method(program, arguments.method))
     if meta.num_inputs() and not arguments.input:
         wanted = {"method": meta.name(), "inputs": inputs_of(meta)}

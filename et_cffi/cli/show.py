@@ -36,7 +36,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = ""
     """Prints a table. A column whose name begins with ">" goes to the right; an empty one is left out."""
     used = [at for at in range(len(columns)) if any(row[at] for row in rows)]
     columns, rows = [columns[at] for at in used], [[row[at] for at in used] for row in rows]
-    if sys.stdout.isatty() and _rich_table(columns, rows, title):
+    if sys.stdout is not None and sys.stdout.isatty() and _rich_table(columns, rows, title):
         return
     if title:
         print(title)

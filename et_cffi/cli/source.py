@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from et_cffi import Program, Runtime
+from et_cffi.cli.failure import UsageError
 
 if TYPE_CHECKING:
     from et_cffi.bundled import BundledProgram
-
-MODEL_HELP = "the program (.pte), or a bundled program (.bpte)"
 
 
 class Source(NamedTuple):
@@ -28,7 +27,7 @@ class Source(NamedTuple):
 
 def add_model_arguments(parser: argparse.ArgumentParser, *, method: bool = True) -> None:
     """Declares the model, its data files and its method."""
-    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    parser.add_argument("model", metavar="MODEL", help="the program (.pte), or a bundled program (.bpte)")
     parser.add_argument(
         "--data",
         metavar="FILE.ptd",
@@ -48,7 +47,10 @@ def open_source(path: str, data: list[str] | None = None, **options: Any) -> Sou
     Raises:
         ExecuTorchError: it is neither.
         OSError: it cannot be read.
+        UsageError: the path is empty, which would be the working directory.
     """
+    if not path:
+        raise UsageError("the name of a model is empty")
     if data:
         options["data_path"] = data
     if not is_bundled(path):
