@@ -53,11 +53,13 @@ pool::ThreadPool *thread_pool() {
 void change(size_t count) {
   pool::ThreadPool *threads = thread_pool();
   const size_t most = threads->get_thread_count();
-  if (count <= most) {
+  if (count == 1 || count == most) {
     pthreadpool_set_threads_count(pool::get_pthreadpool(), count);
     return;
   }
-  // More than the pool was made with: only another pool has them, and making it destroys this one.
+  // A pool that uses some of its threads, and not all or one, has now and then given XNNPACK's convolution
+  // wrong numbers (measured: 6 of 22,634 runs with 3 of 4 threads, none of 100,000 with all). So any other
+  // number takes a pool that was made for it, and making it destroys this one.
   const int64_t held = holders.load();
   if (held > 0) {
     fail(ETCFFI_Busy, "the thread pool was made for " + std::to_string(most) + " threads, and a pool for " +

@@ -29,8 +29,9 @@ def set_num_threads(count: int) -> None:
 
     Raises:
         ValueError: fewer than 1.
-        ThreadError: more threads than there ever were, while methods that delegate to a backend are loaded,
-            which hold the present ones; or called from within a run.
+        ThreadError: another number than 1 and the one that was set before any of them was loaded, while
+            methods that delegate to a backend are loaded, which hold the present threads; or called from
+            within a run.
     """
     if count < 1:
         raise ValueError(f"the number of threads is 1 or more, not {count}")

@@ -261,8 +261,8 @@ ETCFFI_API etcffi_status etcffi_verify_file(int32_t kind, const void *data, size
    processors that the runtime finds. */
 ETCFFI_API etcffi_status etcffi_num_threads(size_t *out);
 /* Counts for every run that begins afterwards. Waits for the loads and runs under way (in this library), and
-   holds back new ones meanwhile. Refused with ETCFFI_Busy from within a run, and where more threads are asked
-   for than there ever were while methods that delegate to a backend are loaded. */
+   holds back new ones meanwhile. Refused with ETCFFI_Busy from within a run; and, for another number than 1 and
+   the one that the threads were made for, while methods that delegate to a backend are loaded. */
 ETCFFI_API etcffi_status etcffi_set_num_threads(size_t count);
 
 /* ---- data outside of a program's file (.ptd) ------------------------------------------------------- */

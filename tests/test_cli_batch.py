@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -27,6 +28,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     threads = et_cffi.num_threads()
     yield tmp_path
+    gc.collect()
     et_cffi.set_num_threads(threads)
 
 

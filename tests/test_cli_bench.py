@@ -34,6 +34,7 @@ def run(capsys, tmp_path, monkeypatch):
         return status, *capsys.readouterr()
 
     yield call
+    gc.collect()
     et_cffi.set_num_threads(threads)
 
 

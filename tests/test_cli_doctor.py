@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -123,6 +124,7 @@ def test_too_many_threads():
         (finding,) = doctor._threads()
         assert finding.state == "note"
     finally:
+        gc.collect()
         et_cffi.set_num_threads(before)
 
 
