@@ -226,17 +226,34 @@ def wait_for_results(count, child):
         time.sleep(0.005)
 
 
+def half_written():
+    folder = Path("out/.partial")
+    return folder.is_dir() and any(path.is_file() for path in folder.iterdir())
+
+
+def stop_while_writing(child):
+    for _ in range(2000):
+        child.send_signal(signal.SIGSTOP)
+        time.sleep(0.01)  # until it has stopped
+        if half_written():
+            return
+        child.send_signal(signal.SIGCONT)
+        time.sleep(0.001)
+    raise AssertionError("it never writes")
+
+
 def test_a_killed_batch_leaves_whole_files_and_goes_on(slow_batch, run):
     for count in (5, 12):
         child = slow_batch()
         wait_for_results(count, child)
+        stop_while_writing(child)
         child.send_signal(signal.SIGKILL)
         child.communicate(timeout=60)
         assert len(results()) < 40
         for path in results():
             assert result(path.stem).tolist() == [[2 * int(path.stem)] * 2] * 2  # whole, and right
-    # Two at a time were being written, and lie half written where nobody takes them for results.
-    assert any(path.is_file() for path in Path("out/.partial").iterdir())
+    # What was being written lies half written where nobody takes it for a result.
+    assert half_written()
     before = len(results())
     status, told = add(run)
     assert (status, told["done"], told["before"]) == (0, 40 - before, before)
