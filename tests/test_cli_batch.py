@@ -198,7 +198,7 @@ def slow_batch(here):
         "    content = io.BytesIO()\n"
         "    whole(outputs, content)\n"
         "    half = len(content.getvalue()) // 2\n"
-        "    file.write(content.getvalue()[:half]); file.flush(); time.sleep(0.02)\n"
+        "    file.write(content.getvalue()[:half]); file.flush(); time.sleep(0.1)\n"
         "    file.write(content.getvalue()[half:])\n"
         "batch.save_npz = slowly\n"
         "sys.exit(main(sys.argv[1:]))\n"
