@@ -51,7 +51,7 @@ def words(text, exact):
     """What has to be the same: not the times, nor in which order they put the lines."""
     if exact:
         return text
-    text = re.sub(r"[▏▎▍▌▋▊▉█]+|\([\d.]+ [KM]iB\)|\b\d[\d,.]*(e-\d+)?( [mu]?s\b)?", "", text)
+    text = re.sub(r"[▏▎▍▌▋▊▉█]+|\([\d.]+ [KMG]iB\)|\b\d[\d,.]*(e-\d+)?( [mu]?s\b)?", "", text)
     return sorted(" ".join(line.split()) for line in text.splitlines())
 
 

@@ -7,7 +7,7 @@ import itertools
 
 import numpy
 import pytest
-from support import load
+from support import collect, load
 
 X = numpy.arange(4, dtype=numpy.float32).reshape(2, 2)
 MODELS = ["add", "add_unplanned"]
@@ -25,7 +25,7 @@ def test_a_loop_that_drops_its_results_uses_two_blocks(name):
         result = method.execute([X + number, X])[0]
         seen.add(address(result))
         numpy.testing.assert_array_equal(numpy.asarray(result), X + number + X)
-        gc.collect()  # PyPy drops them only then
+        collect()  # PyPy drops them only then
     assert len(seen) <= 2
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from et_cffi import ScalarType, TensorBuffer
-from et_cffi._lib import address_of, ffi, lib
+from et_cffi._lib import ffi, lib
 from et_cffi.cli.failure import UsageError
 from et_cffi.cli.inputs import Given, parse
 from et_cffi.cli.outputs import Output
 from et_cffi.dtypes import BY_NAME, DTYPES
 from et_cffi.errors import check
+from et_cffi.tensor_buffer import adopt
 
 if TYPE_CHECKING:
     import numpy
@@ -87,5 +88,4 @@ def tensor_of(array: Array, dtype: ScalarType, shape: tuple[int, ...]) -> Tensor
         memory.sizes[dim], memory.strides[dim] = shape[dim], step
         step *= shape[dim]
     check(lib.etcffi_tensor_new(memory, made))
-    tensor: TensorBuffer = TensorBuffer._adopt(address_of(made[0]))
-    return tensor
+    return adopt(made[0])
