@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import model_index
@@ -511,7 +512,8 @@ def test_control_c(here):
         "run", str(MODELS / "add.pte"), "--input", "slow.bin", "--input", "x.npy",
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    with Path("slow.bin").open("wb"):  # returns once the other side has opened it, and waits for bytes
+    with Path("slow.bin").open("wb"):  # returns once the other side has opened it
+        time.sleep(1)  # until it waits for bytes: an interrupt in the middle of an import may be ignored
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=60)
     assert (out, err) == ("", "")
