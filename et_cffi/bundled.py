@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from et_cffi._buffer import bytes_of, is_buffer
 from et_cffi._compare import OutputReport, compare
 from et_cffi._flatbuffers import schema, verifies
-from et_cffi._lib import ffi, lib
+from et_cffi._lib import lib
 from et_cffi.dtypes import ScalarType
 from et_cffi.errors import (
     ArgumentError,
@@ -26,12 +26,11 @@ from et_cffi.errors import (
     ProgramNotFoundError,
     UnknownMethodError,
     VerificationError,
-    check,
 )
 from et_cffi.method import Method
 from et_cffi.program import Program
 from et_cffi.runtime import Runtime
-from et_cffi.tensor_buffer import TensorBuffer, adopt
+from et_cffi.tensor_buffer import TensorBuffer, copy_of
 
 _IDENTIFIER = b"BP08"
 
@@ -257,15 +256,4 @@ def _tensor(tensor: Any) -> TensorBuffer:
     if sorted(dim_order) != list(range(ndim)):
         raise ValueError(f"a tensor of {ndim} dimensions has the dim order {dim_order}")
     content = bytes(tensor.DataAsNumpy()) if tensor.DataLength() else b""
-    memory = ffi.new("etcffi_memory *")
-    kept = ffi.from_buffer(content)
-    memory.data, memory.nbytes = kept, len(content)
-    memory.scalar_type, memory.ndim = ScalarType(tensor.ScalarType()), ndim
-    memory.sizes[0:ndim] = sizes
-    step = 1
-    for dim in reversed(dim_order):
-        memory.strides[dim] = step
-        step *= sizes[dim]
-    made = ffi.new("etcffi_tensor **")
-    check(lib.etcffi_tensor_new(memory, made))
-    return adopt(made[0])
+    return copy_of(content, ScalarType(tensor.ScalarType()), sizes, dim_order)

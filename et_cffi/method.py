@@ -455,7 +455,7 @@ class Method:
                     source.release()
 
     def _run_plain(self, inputs: Any, clone: Any) -> list[Any] | None:
-        """The same as the runner's quick(), in Python, for an interpreter that compiles it."""
+        """The same as the runner's run(), in Python, for an interpreter that compiles it."""
         plain = self._plain
         # None: a finaliser came in the middle of this.
         if plain is None or not self._claim.acquire(False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from et_cffi._lib import address_of, capsule, cpython, ffi, lib
@@ -230,6 +231,27 @@ class TensorBuffer(_CPythonLender if cpython else _CffiLender):  # type: ignore[
     def __repr__(self) -> str:
         device = "" if self._memory.device.type == lib.ETCFFI_DeviceType_CPU else f", device={self.device}"
         return f"TensorBuffer(shape={self.shape}, dtype={self.dtype}{device})"
+
+
+def copy_of(
+    content: bytes, dtype: ScalarType, sizes: Sequence[int], dim_order: Iterable[int]
+) -> TensorBuffer:
+    """A tensor with a copy of `content`, which is packed with `dim_order` from the outermost dimension in.
+
+    Raises:
+        ShapeError, MemoryMissingError: the sizes cannot be, or need more bytes than there are.
+    """
+    memory, made = ffi.new("etcffi_memory *"), ffi.new("etcffi_tensor **")
+    kept = ffi.from_buffer(content)
+    memory.data, memory.nbytes = kept, len(content)
+    memory.scalar_type, memory.ndim = dtype, len(sizes)
+    memory.sizes[0 : len(sizes)] = sizes
+    step = 1
+    for dim in reversed(list(dim_order)):
+        memory.strides[dim] = step
+        step *= sizes[dim]
+    check(lib.etcffi_tensor_new(memory, made))
+    return adopt(made[0])
 
 
 def adopt(tensor: Any) -> TensorBuffer:

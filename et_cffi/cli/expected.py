@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from et_cffi import ScalarType, TensorBuffer
-from et_cffi._lib import ffi, lib
 from et_cffi.cli.failure import UsageError
 from et_cffi.cli.inputs import Given, parse
 from et_cffi.cli.outputs import Output
 from et_cffi.dtypes import BY_NAME, DTYPES
-from et_cffi.errors import check
-from et_cffi.tensor_buffer import adopt
+from et_cffi.tensor_buffer import copy_of
 
 if TYPE_CHECKING:
     import numpy
@@ -79,13 +77,4 @@ def _as_expected(given: Given, output: Output) -> Any:
 
 def tensor_of(array: Array, dtype: ScalarType, shape: tuple[int, ...]) -> TensorBuffer:
     """A tensor with a copy of an array's elements, which may be the bits of a dtype that numpy lacks."""
-    content = ffi.from_buffer(array.tobytes())
-    memory, made = ffi.new("etcffi_memory *"), ffi.new("etcffi_tensor **")
-    memory.data, memory.nbytes = content, len(content)
-    memory.scalar_type, memory.ndim = dtype, len(shape)
-    step = 1
-    for dim in reversed(range(len(shape))):
-        memory.sizes[dim], memory.strides[dim] = shape[dim], step
-        step *= shape[dim]
-    check(lib.etcffi_tensor_new(memory, made))
-    return adopt(made[0])
+    return copy_of(array.tobytes(), dtype, shape, range(len(shape)))
